@@ -1,0 +1,1 @@
+"""Recipes: strings become objects here and nowhere else."""

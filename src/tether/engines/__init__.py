@@ -1,0 +1,1 @@
+"""Engines that sample completions, one a file; heavy imports stay inside."""

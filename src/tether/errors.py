@@ -1,0 +1,44 @@
+"""The exceptions a user may meet; each refines a built-in one, so ``except ValueError`` still works.
+
+A message has three parts: the rule, the value that broke it, and the way out.
+"""
+
+
+class TetherError(Exception):
+    """Anything that tether itself raises on purpose."""
+
+
+class ConfigError(TetherError, ValueError):
+    """A setting that cannot work: unknown, out of range, or at odds with another."""
+
+
+class UnknownNameError(ConfigError):
+    """A name that no plug-in has."""
+
+
+class ModelError(TetherError, ValueError):
+    """A model folder or tokenizer that cannot be trained as it is."""
+
+
+class DataError(TetherError, ValueError):
+    """A prompt, a completion or a reward that breaks a rule of the data."""
+
+
+class RewardError(TetherError, RuntimeError):
+    """A reward function that raised, or returned something other than a finite number."""
+
+
+class NonFiniteError(TetherError, ArithmeticError):
+    """A NaN or an infinity where a number is needed; names tensor, rollout, token and versions."""
+
+
+class StalenessError(TetherError, RuntimeError):
+    """A token staler than the bound printed at start: a fault of the pipeline, never of the data."""
+
+
+class StalledError(TetherError, RuntimeError):
+    """Every loop waits for another, or one works longer than its deadline."""
+
+
+class RunDirectoryError(TetherError, OSError):
+    """A run directory that cannot be written, is used already, or cannot be read."""

@@ -1,0 +1,1 @@
+"""Evaluation: the runner and the estimators with their intervals."""

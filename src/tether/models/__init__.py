@@ -1,0 +1,1 @@
+"""Loading real models, the embedded one and its warm-up, head and log-probs, fingerprints."""

@@ -1,0 +1,1 @@
+"""WHO WAITS FOR WHOM: buffer, packing, trainer, publisher, controller."""

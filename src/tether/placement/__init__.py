@@ -1,0 +1,1 @@
+"""Where the parts run: inline, in one process under virtual time."""

@@ -1,0 +1,108 @@
+"""Protocols of the outside world, and the records that pass through them. No torch at import.
+
+Whatever generates text, holds weights, judges answers or tells the time stands behind one of these; the pipeline
+knows nothing else about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+from tether.records import Completion, Prompt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One completion to sample."""
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    seed: int
+    """With the position, the only source of randomness: same seed, same weights, same sample, whatever the batch."""
+    max_tokens: int
+    temperature: float
+    """Divides the logits; 0 means greedy."""
+    top_k: int = 0
+    """How many alternatives to report a token; samples are always drawn from the whole vocabulary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCapabilities:
+    """What an engine can report; a recipe that asks for more is refused before the start."""
+
+    logp: Literal["processed", "raw"]
+    """``processed``: of the distribution sampled from, temperature included."""
+    entropy: bool
+    top_k: bool
+    token_versions: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """A version that is whole and may be loaded."""
+
+    version: int
+    fingerprint: str
+    """Hash over names, shapes and bytes of every tensor, in the published dtype."""
+    num_bytes: int
+
+
+@runtime_checkable
+class RolloutEngine(Protocol):
+    """Samples completions and stamps every token with the version that made it."""
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """What it can report."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Version of the weights it holds; -1 before the first load."""
+        ...
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """Sample one completion a request, in the order asked."""
+        ...
+
+    async def load(self, publication: Publication) -> str:
+        """Take a version from the weight store; return the fingerprint of what was received."""
+        ...
+
+
+@runtime_checkable
+class WeightStore(Protocol):
+    """Where versions travel; a version is whole or absent."""
+
+    def publish(self, version: int, weights: Mapping[str, Tensor]) -> Publication:
+        """Copy the weights, in the published dtype, and make them visible at once."""
+        ...
+
+    def fetch(self, publication: Publication) -> Mapping[str, Tensor]:
+        """The tensors of a publication; an error if it is gone."""
+        ...
+
+
+class Reward(Protocol):
+    """Judges one answer."""
+
+    def __call__(self, prompt: Prompt, response: str) -> float:
+        """A finite number; higher is better."""
+        ...
+
+
+class Clock(Protocol):
+    """Time as the pipeline sees it: virtual under ``inline``, real elsewhere."""
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        ...
+
+    async def spend(self, what: str, amount: float = 1.0) -> None:
+        """Let ``amount`` units of work of a kind take their time: a cost in virtual time, nothing in real time."""
+        ...

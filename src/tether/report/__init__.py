@@ -1,0 +1,1 @@
+"""Curves of a run directory as one self-contained HTML file. No arithmetic, no torch."""

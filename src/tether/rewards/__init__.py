@@ -1,0 +1,1 @@
+"""Judges of answers, one a file. No model text is ever evaluated as code."""

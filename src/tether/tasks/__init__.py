@@ -1,0 +1,1 @@
+"""Prompts with their references, one task a file: procedural, seeded, splits disjoint."""

@@ -1,0 +1,1 @@
+"""How a version travels from the trainer to the engines: whole or absent."""
