@@ -27,6 +27,10 @@ class DataError(TetherError, ValueError):
 class RewardError(TetherError, RuntimeError):
     """A reward function that raised, or returned something other than a finite number."""
 
+    def __init__(self, message: str, *, rollout_id: str = "") -> None:
+        super().__init__(message)
+        self.rollout_id = rollout_id
+
 
 class NonFiniteError(TetherError, ArithmeticError):
     """A NaN or an infinity where a number is needed; names tensor, rollout, token and versions."""

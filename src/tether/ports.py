@@ -88,6 +88,7 @@ class WeightStore(Protocol):
         ...
 
 
+@runtime_checkable
 class Reward(Protocol):
     """Judges one answer."""
 
@@ -96,6 +97,7 @@ class Reward(Protocol):
         ...
 
 
+@runtime_checkable
 class Clock(Protocol):
     """Time as the pipeline sees it: virtual under ``inline``, real elsewhere."""
 

@@ -124,9 +124,18 @@ KERNELS = Registry("kernel", plural="kernels", rooms=("tether.core",))
 AGGREGATIONS = Registry("aggregation", plural="aggregations", rooms=("tether.core",))
 ADVANTAGES = Registry("advantage", plural="advantages", rooms=("tether.core",))
 KL_PENALTIES = Registry("kl", plural="KL penalties", rooms=("tether.core",))
+PROXIMALS = Registry("proximal", plural="proximals", rooms=("tether.proximal",))
 REPLAYS = Registry("replay", plural="replays")
 REWARDS = Registry("reward", plural="rewards", rooms=("tether.rewards",))
 TASKS = Registry("task", plural="tasks", rooms=("tether.tasks",))
 ENGINES = Registry("engine", plural="engines", rooms=("tether.engines",))
 
-ALGORITHM_KINDS: tuple[Registry, ...] = (RULES, CORRECTIONS, KERNELS, AGGREGATIONS, ADVANTAGES, KL_PENALTIES)
+ALGORITHM_KINDS: tuple[Registry, ...] = (
+    RULES,
+    CORRECTIONS,
+    PROXIMALS,
+    KERNELS,
+    AGGREGATIONS,
+    ADVANTAGES,
+    KL_PENALTIES,
+)

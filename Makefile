@@ -1,0 +1,79 @@
+# Everything here needs Python 3.11 or newer, make and gcc; the rest comes into .venv.
+# `make PYTHON=python3.12 test` chooses another interpreter for a new .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PINS := constraints.txt
+TORCH := $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' $(PINS))
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet --quiet # twice: errors only
+
+# OpenMP threads that wait must sleep: by default they spin, and steal the cores from whatever else runs.
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install install-dev train test lint types layers unit test-long format bench clean
+
+help: ## This list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+train: install ## Train the quickstart (tiny-moe on arithmetic, SAT, lag 8) and print what it learned
+	$(BIN)/tether train
+
+test: lint types layers unit ## Lint, types, layers, then the default test suite
+
+lint: install-dev ## ruff: rules and formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: install-dev ## mypy, strict, on src
+	$(BIN)/mypy
+
+layers: install-dev ## import-linter: which room may import which
+	$(BIN)/lint-imports --no-logo
+
+unit: install-dev ## The default test suite alone
+	$(BIN)/pytest
+
+test-long: install-dev ## The heavier tier: tests marked `long`
+	@$(BIN)/pytest -m long || { status=$$?; \
+		[ $$status -eq 5 ] && echo "no test is marked long yet" || exit $$status; }
+
+format: install-dev ## Rewrite the code as `make lint` wants it
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: install ## The benchmarks; each prints a ratio
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+install: $(VENV)/.installed ## .venv with tether
+install-dev: $(VENV)/.installed-dev ## .venv with tether and the development extra
+
+clean: ## Remove .venv, caches and build output; runs stay
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is as old as the last installation; it is renewed when a file that says what to install is newer.
+# torch goes in alone and first: what is installed after it finds its version there and pulls no other build.
+$(VENV)/.installed: pyproject.toml $(PINS) $(VENV)/pyvenv.cfg
+	@echo "Installing tether into $(VENV), $(TORCH) first: a few minutes, once"
+	$(PIP) install --constraint $(PINS) $(TORCH)
+	$(PIP) install --constraint $(PINS) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "Installing the development extra into $(VENV)"
+	$(PIP) install --constraint $(PINS) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/pyvenv.cfg:
+	@command -v '$(PYTHON)' >/dev/null || { \
+		echo "no '$(PYTHON)' here; say which Python to use: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@'$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "tether needs Python 3.11 or newer; '$(PYTHON)' is $$('$(PYTHON)' --version 2>&1)." \
+			"Name a newer one: make PYTHON=python3.11" >&2; exit 1; }
+	@'$(PYTHON)' -c 'import venv, ensurepip' 2>/dev/null || { \
+		echo "'$(PYTHON)' lacks venv; install it (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	@echo "Creating $(VENV)"
+	@'$(PYTHON)' -m venv --clear $(VENV)

@@ -1,0 +1,183 @@
+"""What a person sees while a run goes on: a live line on a terminal, plain lines when piped, a table at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from tether.records import Event, Metrics
+
+LINES = 40
+"""About how many step lines a whole run prints."""
+
+
+def print_recipe(resolved: Mapping[str, Any]) -> None:
+    """The resolved recipe as TOML-like text, the derived bound last."""
+    console = Console(highlight=False, soft_wrap=True)
+    for table, values in resolved.items():
+        if not isinstance(values, Mapping):
+            console.print(f"{table} = {_toml(values)}", markup=False)
+            continue
+        console.print(f"\n[{table}]", markup=False)
+        for key, value in values.items():
+            if value is not None:
+                console.print(f"{key} = {_toml(value)}", markup=False)
+    bound = resolved["derived"]["staleness_bound"]
+    console.print(f"\nno token will be staler than {bound} optimizer updates when it is trained on")
+
+
+class TrainingConsole:
+    """Follows the events of a run."""
+
+    def __init__(self, resolved: Mapping[str, Any], folder: Path) -> None:
+        self._resolved, self._folder = resolved, folder
+        self._console = Console(highlight=False)
+        self._total = int(resolved["run"]["steps"])
+        self._every = max(1, self._total // LINES)
+        self._progress = Progress(
+            TextColumn("step {task.completed}/{task.total}"),
+            BarColumn(bar_width=30),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[text]}"),
+            console=self._console,
+        )
+        self._task = self._progress.add_task("train", total=self._total, text="")
+        self._live = Live(self._progress, console=self._console, refresh_per_second=4, transient=True)
+        self._is_live = self._console.is_terminal
+        self._began = time.monotonic()
+        self._first_step = 0.0
+        self._accuracy = ""
+        self._seconds: dict[str, float] = {}
+        self._newly_cut_steps = 0
+        self._steps = 0
+        self._last: Event | None = None
+
+    def __enter__(self) -> TrainingConsole:
+        self._header()
+        if self._is_live:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._is_live:
+            self._live.stop()
+
+    def on_event(self, event: Event) -> None:
+        """One event of the journal."""
+        if event.event == "eval":
+            self._on_eval(event)
+        elif event.event in ("step", "skip"):
+            self._on_step(event)
+        elif event.event == "fail":
+            self._console.print(Text(f"stopped at step {event.step}: run directory {self._folder} is kept", "bold red"))
+        self._last = event
+
+    def print_summary(self) -> None:
+        """The table at the end of a finished run."""
+        if self._last is None or self._last.event != "finish":
+            return
+        metrics = self._last.metrics
+        table = Table(title="result", show_header=False, title_justify="left")
+        table.add_column(style="bold")
+        table.add_column()
+        if "eval/accuracy_gain" in metrics:
+            before, after = _number(metrics, "eval/accuracy_before"), _number(metrics, "eval/accuracy_after")
+            gain = [_number(metrics, f"eval/accuracy_gain{end}") for end in ("", "_low", "_high")]
+            n = int(metrics["eval/accuracy_gain"].count)
+            table.add_row("held-out accuracy", f"{before:.3f} before, {after:.3f} after ({n} prompts)")
+            table.add_row("gain", f"{gain[0]:+.3f}, paired 95 % interval {gain[1]:+.3f} to {gain[2]:+.3f}")
+        table.add_row("steps in which SAT newly cut tokens", f"{self._newly_cut_steps} of {self._steps}")
+        balance = metrics["ledger/balance"].value if "ledger/balance" in metrics else {}
+        assert isinstance(balance, Mapping)
+        table.add_row("rollouts", ", ".join(f"{fate} {int(count)}" for fate, count in balance.items()))
+        spent = sorted(self._seconds.items(), key=lambda item: -item[1])
+        table.add_row("seconds", ", ".join(f"{what} {seconds:.1f}" for what, seconds in spent))
+        table.add_row("wall time", f"{time.monotonic() - self._began:.0f} s")
+        table.add_row("run directory", str(self._folder))
+        table.add_row("report", str(self._folder / "report.html"))
+        self._console.print(table)
+
+    def _header(self) -> None:
+        r = self._resolved
+        lines = [
+            f"tether: recipe {r['recipe']}, model {r['model']['path']}, task {r['task']['name']}",
+            f"algorithm {r['algorithm']['preset'] or r['algorithm']['rule']['name']} over the {r['algorithm']['measure']}; "
+            f"{r['pipeline']['regime']}, lag {r['pipeline']['lag']}; engine {r['engine']['kind']} {r['engine']['dtype']}, "
+            f"trainer {r['trainer']['dtype']}",
+            f"no token will be staler than {r['derived']['staleness_bound']} optimizer updates when it is trained on",
+        ]
+        self._console.print(Group(*[Text(line) for line in lines]))
+
+    def _on_eval(self, event: Event) -> None:
+        value, low, high = (_number(event.metrics, f"eval/accuracy{end}") for end in ("", "_low", "_high"))
+        self._accuracy = f"{value:.3f}"
+        self._console.print(
+            f"step {event.step:>5}  held-out accuracy {value:.3f} ({low:.3f} to {high:.3f}), version {event.version}"
+        )
+
+    def _on_step(self, event: Event) -> None:
+        metrics = event.metrics
+        self._steps += 1
+        self._newly_cut_steps += _number(metrics, "sat/newly_cut_fraction") > 0
+        for name, metric in metrics.items():
+            if name.startswith("time/") and name != "time/virtual_s" and not isinstance(metric.value, Mapping):
+                what = name.removeprefix("time/").removesuffix("_s")
+                self._seconds[what] = self._seconds.get(what, 0.0) + metric.value
+        line = self._line(event)
+        if self._is_live:
+            self._progress.update(self._task, completed=event.step, text=line)
+        if event.step == 1 or event.step % self._every == 0:
+            self._console.print(f"step {event.step:>5}  {line}", soft_wrap=True)
+
+    def _line(self, event: Event) -> str:
+        m = event.metrics
+        if event.event == "skip":
+            return "no trainable token: no update"
+        if not self._first_step:
+            self._first_step = time.monotonic()
+        elapsed, done = time.monotonic() - self._first_step, event.step - 1
+        eta = f"{elapsed / done * (self._total - event.step):.0f} s" if done else "?"
+        parts = [
+            f"reward {_number(m, 'reward/mean'):.2f}",
+            f"acc {self._accuracy or '-'}",
+            f"stale {_number(m, 'staleness/mean'):.1f}/{_number(m, 'staleness/max'):.0f}",
+            f"|d| {_number(m, 'mismatch/abs_mean'):.4f}",
+        ]
+        if "sat/q" in m:
+            parts.append(
+                f"q {_number(m, 'sat/q'):.4f} radius -{_number(m, 'sat/effective_radius_low'):.3f}"
+                f"/+{_number(m, 'sat/effective_radius_high'):.3f} cut {_number(m, 'sat/newly_cut_fraction'):.1%}"
+            )
+        parts += [f"{_number(m, 'throughput/tokens_per_s'):.0f} tok/s", self._split(m), f"eta {eta}"]
+        return "  ".join(parts)
+
+    def _split(self, metrics: Metrics) -> str:
+        """Share of the real time so far spent generating and training."""
+        total = sum(self._seconds.values()) or 1.0
+        return f"gen {self._seconds.get('generate', 0.0) / total:.0%} train {self._seconds.get('train', 0.0) / total:.0%}"
+
+
+def _number(metrics: Metrics, name: str) -> float:
+    metric = metrics.get(name)
+    return float(metric.value) if metric is not None and not isinstance(metric.value, Mapping) else 0.0
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return repr(value)

@@ -1,0 +1,105 @@
+"""Tables become objects: a class's fields are a table's keys, their types are checked, plug-ins are built by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from tether.errors import ConfigError, TetherError
+from tether.registry import Registry
+
+T = TypeVar("T")
+Table = Mapping[str, Any]
+
+
+def bind(cls: type[T], table: Any, where: str) -> T:
+    """Build a dataclass from a table; ``where`` is the table's name in messages.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Box:
+    ...     width: int = 1
+    >>> bind(Box, {"width": 3}, "box")
+    Box(width=3)
+    >>> bind(Box, {"widht": 3}, "box")
+    Traceback (most recent call last):
+    tether.errors.ConfigError: unknown key box.widht; [box] has width
+    """
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} must be a table; got {table!r}")
+    known = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    if unknown := [key for key in table if key not in known]:
+        raise ConfigError(f"unknown key {where}.{unknown[0]}; [{where}] has {', '.join(known) or 'no keys'}")
+    hints = get_type_hints(cls)
+    values = {key: _value(known[key], hints[key], value, f"{where}.{key}") for key, value in table.items()}
+    missing = [
+        name
+        for name, f in known.items()
+        if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigError(f"{where}.{missing[0]} is not set; [{where}] needs {', '.join(missing)}")
+    try:
+        return cls(**values)
+    except TetherError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"[{where}] {error}") from error
+
+
+def plugin(registry: Registry, table: Any, where: str, key: str = "name") -> Any:
+    """Build a plug-in from its name, or from a table with its name under ``key`` and its options beside it."""
+    table = named(table, where, key)
+    cls = registry.get(str(table[key]))
+    return bind(cls, {option: value for option, value in table.items() if option != key}, where)
+
+
+def named(table: Any, where: str, key: str = "name") -> dict[str, Any]:
+    """A plug-in's table in full form: ``"ppo"`` is ``{name = "ppo"}``."""
+    table = {key: table} if isinstance(table, str) else table
+    if not isinstance(table, Mapping) or not isinstance(table.get(key), str):
+        raise ConfigError(f'{where} must be a name or a table with {key} = "..."; got {table!r}')
+    return dict(table)
+
+
+def describe(value: Any) -> Any:
+    """A bound object as plain tables again, defaults included: what ``config.json`` and ``--dry-run`` show."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return [describe(item) for item in value] if isinstance(value, tuple | list) else value
+    table: dict[str, Any] = {}
+    for f in dataclasses.fields(value):
+        if not f.init:
+            continue
+        inner, registry = getattr(value, f.name), f.metadata.get("registry")
+        table[f.name] = describe_plugin(registry, inner) if registry is not None else describe(inner)
+    return table
+
+
+def describe_plugin(registry: Registry, value: Any, key: str = "name") -> Any:
+    """A plug-in, or a tuple of them, with its name first."""
+    if isinstance(value, tuple):
+        return [describe_plugin(registry, item, key) for item in value]
+    return None if value is None else {key: registry.name_of(value), **describe(value)}
+
+
+def _value(f: dataclasses.Field[Any], hint: Any, value: Any, where: str) -> Any:
+    registry = f.metadata.get("registry")
+    if registry is not None:
+        if isinstance(value, list):
+            return tuple(plugin(registry, item, f"{where}[{i}]") for i, item in enumerate(value))
+        return plugin(registry, value, where)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return bind(hint, value, where)
+    if isinstance(value, bool) and hint is not bool:
+        raise ConfigError(f"{where} must be {_shown(hint)}; got {value!r}")
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        raise ConfigError(f"{where} must be {_shown(hint)}; got {value!r}") from error
+
+
+def _shown(hint: Any) -> str:
+    text = hint.__name__ if isinstance(hint, type) else str(hint)
+    return text.replace("typing.Literal", "one of ").replace("typing.", "").replace("NoneType", "nothing")

@@ -1,0 +1,189 @@
+"""From a bound recipe to a run: models loaded, engines opened, the run directory made, everything wired once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from tether.config.recipe import Recipe
+from tether.engines.torch import Torch
+from tether.errors import ConfigError
+from tether.evals.runner import Evaluation, Evaluator, IsCorrect
+from tether.journal.ledger import Ledger
+from tether.journal.writer import RunWriter
+from tether.models.loading import LoadedModel, load_model
+from tether.models.policy import Policy
+from tether.pipeline.checkpoint import Checkpoints
+from tether.pipeline.controller import Controller, Observer
+from tether.pipeline.loops import Loops, Packing
+from tether.pipeline.publisher import Publisher
+from tether.pipeline.rollouts import Judge, Sampling, seed_of
+from tether.pipeline.stopwatch import Stopwatch
+from tether.pipeline.trainer import Trainer
+from tether.placement.inline import FreeClock
+from tether.ports import GenerationRequest, Reward
+from tether.records import Completion, Prompt
+from tether.registry import REWARDS
+from tether.tasks.prompts import PromptSource
+from tether.tasks.task import Split, Task
+from tether.weights.memory import MemoryStore
+
+NUM_SAMPLINGS = 20
+"""About how often samples are stored in a run."""
+
+
+def device_of(asked: str) -> str:
+    """The device a run uses; refuses one that is not there."""
+    if asked == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=asked)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"run.device {asked!r} is not usable: {str(error).splitlines()[0]}; use auto or cpu") from error
+    return asked
+
+
+def reward_of(name: str) -> Reward:
+    """A reward by registered name, or a callable by ``package.module:function``."""
+    reward: Reward = REWARDS.build("python", path=name) if ":" in name else REWARDS.build(name)
+    return reward
+
+
+def judge_of(loaded: LoadedModel, reward: Reward) -> Judge:
+    """Decoding and scoring with a model's tokenizer."""
+
+    def decode(ids: Sequence[int]) -> str:
+        return str(loaded.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    return Judge(reward, decode, frozenset(loaded.eos_ids))
+
+
+def prompts_of(task: tuple[str, Task], loaded: LoadedModel, max_tokens: int, split: Split, seed: int) -> PromptSource:
+    """A split's prompts, encoded with a model's tokenizer."""
+    room = loaded.context - max_tokens
+    return PromptSource(task, loaded.tokenizer, eos_ids=loaded.eos_ids, room=room, split=split, seed=seed)
+
+
+def evaluation_set(
+    source: PromptSource, count: int, *, seed: int, temperature: float, max_tokens: int
+) -> tuple[list[Prompt], list[GenerationRequest]]:
+    """The first ``count`` prompts of a source, each with a request of its own seed."""
+    prompts = [source(index) for index in range(count)]
+    requests = [
+        GenerationRequest(
+            id=prompt.id,
+            prompt_ids=prompt.token_ids,
+            seed=seed_of(seed, -1, index),
+            max_tokens=max_tokens,
+            temperature=temperature,
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+    return prompts, requests
+
+
+def correct_by(judge: Judge) -> IsCorrect:
+    """The accuracy's criterion: the exact reward is 1, whatever the run is trained on."""
+
+    def is_correct(request: GenerationRequest, prompt: Prompt, completion: Completion) -> bool:
+        return judge.rollout(request, prompt, completion)[1] >= 1.0
+
+    return is_correct
+
+
+def build(recipe: Recipe, out: Path, observers: tuple[Observer, ...] = ()) -> Controller:
+    """Wire a run. Everything that can be refused is refused here, before any long work."""
+    device = device_of(recipe.run.device)
+    loaded = load_model(recipe.model.path, dtype=recipe.model.dtype, device=device)
+    loaded.model.to(dtype=getattr(torch, recipe.trainer.dtype))
+    reward = reward_of(recipe.task.reward)
+    task, max_tokens = (recipe.task_name, recipe.task), recipe.engine.max_tokens
+    prompts = prompts_of(task, loaded, max_tokens, "train", recipe.run.seed)
+    prompts(0)  # a prompt that cannot fit is refused now
+    trainer = _trainer(recipe, loaded, device)
+    clock, watch = recipe.placement.clock(), Stopwatch()
+    engine_options: Torch = recipe.engine
+    store = MemoryStore(engine_options.dtype)
+    engine = engine_options.open(recipe.model.path, store=store, clock=clock, device=device)
+    evaluate = _evaluator(recipe, loaded, trainer, device)
+    writer = RunWriter(out)
+    writer.config(recipe.resolved())
+    loops = Loops(
+        steps=recipe.run.steps,
+        schedule=recipe.pipeline,
+        prompts=prompts,
+        sampling=Sampling(
+            seed=recipe.run.seed,
+            group_size=recipe.pipeline.group_size,
+            temperature=engine_options.temperature,
+            max_tokens=max_tokens,
+        ),
+        packing=Packing(
+            advantage=recipe.algorithm.advantage,
+            token_budget=recipe.trainer.token_budget,
+            pad_id=loaded.pad_id,
+            device=device,
+        ),
+        engine=engine,
+        wave=engine_options.max_rows,
+        judge=judge_of(loaded, reward),
+        trainer=trainer,
+        publisher=Publisher(store, engine, clock, trainer.policy.weights),
+        clock=clock,
+        watch=watch,
+        ledger=Ledger(writer.ledger),
+    )
+    return Controller(
+        loops=loops,
+        writer=writer,
+        evaluate=evaluate,
+        eval_options=recipe.eval,
+        checkpoints=Checkpoints(out, loaded, recipe.checkpoint, recipe.model.dtype),
+        samples=recipe.run.samples,
+        samples_every=max(1, recipe.run.steps // NUM_SAMPLINGS),
+        observers=observers,
+    )
+
+
+def _trainer(recipe: Recipe, loaded: LoadedModel, device: str) -> Trainer:
+    reference = None
+    if recipe.algorithm.kl is not None:
+        frozen = load_model(recipe.model.reference or recipe.model.path, dtype=recipe.trainer.dtype, device=device)
+        frozen.model.requires_grad_(False)
+        reference = Policy(frozen)
+    return Trainer(
+        Policy(loaded, gradient_checkpointing=recipe.trainer.gradient_checkpointing),
+        recipe.algorithm,
+        recipe.trainer,
+        reference=reference,
+        temperature=recipe.engine.temperature,
+        limits=(recipe.run.steps, recipe.pipeline.allowed),
+    )
+
+
+def _evaluator(recipe: Recipe, loaded: LoadedModel, trainer: Trainer, device: str) -> _TrainerEvaluation:
+    options, store = recipe.eval, MemoryStore(recipe.engine.dtype)
+    source = prompts_of((recipe.task_name, recipe.task), loaded, recipe.engine.max_tokens, "heldout", recipe.run.seed)
+    prompts, requests = evaluation_set(
+        source,
+        options.prompts,
+        seed=recipe.run.seed,
+        temperature=options.temperature,
+        max_tokens=recipe.engine.max_tokens,
+    )
+    engine = recipe.engine.open(recipe.model.path, store=store, clock=FreeClock(), device=device)
+    judge = judge_of(loaded, REWARDS.build("exact"))
+    return _TrainerEvaluation(trainer, Evaluator(engine, store, prompts, requests, correct_by(judge)))
+
+
+class _TrainerEvaluation:
+    """Evaluates the trainer's weights of the moment."""
+
+    def __init__(self, trainer: Trainer, evaluator: Evaluator) -> None:
+        self._trainer, self._evaluator = trainer, evaluator
+
+    async def __call__(self) -> Evaluation:
+        return await self._evaluator(self._trainer.updates, self._trainer.policy.weights())
+

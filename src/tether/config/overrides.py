@@ -1,0 +1,89 @@
+"""``--set key=value``: one dotted key a time, applied in the order given."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from typing import Any
+
+from tether.config.presets import preset
+from tether.errors import ConfigError
+
+PLUGIN_KEYS = {
+    "algorithm.proximal",
+    "algorithm.rule",
+    "algorithm.rule.kernel",
+    "algorithm.aggregation",
+    "algorithm.advantage",
+    "algorithm.kl",
+}
+"""Keys that hold a name, or a table with that name and its options."""
+
+
+def parse(text: str) -> tuple[str, Any]:
+    """Key and value of one ``--set``; the value is read as TOML, and as a plain string if it is not.
+
+    >>> parse("trainer.lr=1e-4"), parse("model.path=tiny-moe"), parse("trainer.betas=[0.9, 0.98]")
+    (('trainer.lr', 0.0001), ('model.path', 'tiny-moe'), ('trainer.betas', [0.9, 0.98]))
+    """
+    key, equals, raw = text.partition("=")
+    key, raw = key.strip(), raw.strip()
+    if not equals or not key or not all(key.split(".")):
+        raise ConfigError(f"--set takes key=value, such as trainer.lr=1e-4; got {text!r}")
+    try:
+        return key, tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, raw
+
+
+def apply(recipe: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    """The recipe with every setting applied, in order; the recipe itself is changed.
+
+    Setting ``algorithm.preset`` discards everything under ``[algorithm]`` so far; what follows applies on top.
+    Naming another plug-in discards the options of the one before.
+    """
+    for text in settings:
+        key, value = parse(text)
+        if key == "algorithm.preset":
+            recipe["algorithm"] = {"preset": value}
+            continue
+        if key.startswith("algorithm."):
+            recipe["algorithm"] = expand(recipe.get("algorithm", {}))
+        _put(recipe, key, value)
+    return recipe
+
+
+def expand(algorithm: Any) -> dict[str, Any]:
+    """An ``[algorithm]`` table with its preset written out underneath its own keys."""
+    if not isinstance(algorithm, dict):
+        raise ConfigError(f"algorithm must be a table; got {algorithm!r}")
+    if "preset" not in algorithm:
+        return algorithm
+    own = {key: value for key, value in algorithm.items() if key != "preset"}
+    table = preset(str(algorithm["preset"]))
+    for key, value in own.items():
+        before = table.get(key)
+        if isinstance(value, dict) and isinstance(before, dict) and value.get("name", before["name"]) == before["name"]:
+            table[key] = {**before, **value}
+        else:
+            table[key] = value
+    return table
+
+
+def _put(recipe: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    table = recipe
+    for depth, name in enumerate(path):
+        inner = table.get(name)
+        if isinstance(inner, str) and ".".join(path[: depth + 1]) in PLUGIN_KEYS:
+            inner = {"name": inner}
+        if inner is None:
+            inner = {}
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{key} cannot be set: {'.'.join(path[: depth + 1])} is {inner!r}, not a table")
+        table[name] = inner
+        table = inner
+    plugin_renamed = last == "name" and ".".join(path) in PLUGIN_KEYS and table.get("name") != value
+    if plugin_renamed:
+        table.clear()
+    table[last] = value

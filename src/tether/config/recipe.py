@@ -1,0 +1,199 @@
+"""A recipe: TOML tables, read, overridden, bound to the classes they configure, and checked against each other."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from tether.config.bind import bind, describe, describe_plugin, named, plugin
+from tether.config.overrides import apply, expand
+from tether.core.algorithm import Algorithm
+from tether.errors import ConfigError
+from tether.evals.runner import EvalOptions
+from tether.pipeline.checkpoint import CheckpointOptions
+from tether.pipeline.schedule import Schedule
+from tether.pipeline.trainer import TrainerOptions
+from tether.placement.inline import Inline
+from tether.registry import ENGINES, REPLAYS, TASKS
+from tether.tasks.task import Task
+
+TABLES = ("run", "model", "task", "engine", "pipeline", "algorithm", "trainer", "eval", "checkpoint", "placement")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The ``[run]`` table."""
+
+    steps: int = 100
+    """Batches to train on."""
+    seed: int = 0
+    """Of prompts and samples."""
+    device: str = "auto"
+    """``cpu``, ``cuda``, ``cuda:1``; ``auto`` takes a GPU if there is one."""
+    samples: int = 4
+    """Rollouts stored each time, at about twenty points of the run; 0 stores none."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ConfigError(f"run.steps must be at least 1; got {self.steps}")
+        if self.samples < 0 or self.seed < 0:
+            raise ConfigError(f"run.samples and run.seed must be >= 0; got {self.samples} and {self.seed}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """The ``[model]`` table."""
+
+    path: str = "tiny-moe"
+    """An embedded name, a folder, or a hub name."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """In which the weights are read and saved; training uses ``trainer.dtype``, the engine ``engine.dtype``."""
+    reference: str = ""
+    """The frozen model of the KL penalty; empty means the model as it is before training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Everything a run is made from, as objects."""
+
+    name: str
+    run: RunOptions
+    model: ModelOptions
+    task_name: str
+    task: Task
+    engine: Any
+    """The engine's options; a plug-in of the engines' room."""
+    pipeline: Schedule
+    algorithm: Algorithm
+    trainer: TrainerOptions
+    eval: EvalOptions
+    checkpoint: CheckpointOptions
+    placement: Inline
+    preset: str = ""
+    """The preset the algorithm started from, if any."""
+    replay: tuple[str, ...] = field(default=())
+
+    def resolved(self) -> dict[str, Any]:
+        """Every setting in force, defaults included, as plain tables."""
+        algorithm = {"preset": self.preset or None, **describe(self.algorithm), "replay": list(self.replay)}
+        return {
+            "recipe": self.name,
+            "run": describe(self.run),
+            "model": describe(self.model),
+            "task": describe_plugin(TASKS, self.task),
+            "engine": describe_plugin(ENGINES, self.engine, "kind"),
+            "pipeline": describe(self.pipeline),
+            "algorithm": algorithm,
+            "trainer": describe(self.trainer),
+            "eval": describe(self.eval),
+            "checkpoint": describe(self.checkpoint),
+            "placement": {"kind": "inline", **describe(self.placement)},
+            "derived": {"staleness_bound": self.pipeline.bound, "group_slots": self.pipeline.slots},
+        }
+
+
+def load(source: str = "quickstart", settings: Iterable[str] = ()) -> Recipe:
+    """Read a recipe by name or path, apply ``--set`` settings, bind and check it. Raises ``ConfigError``."""
+    name, tables = read(source)
+    return from_tables(apply(tables, settings), name)
+
+
+def read(source: str) -> tuple[str, dict[str, Any]]:
+    """Name and raw tables of a recipe: one of ours by name, or a TOML file."""
+    known = names()
+    path = Path(source)
+    if source in known:
+        text = (resources.files("tether.recipes") / f"{source}.toml").read_text(encoding="utf-8")
+    elif path.is_file():
+        text = path.read_text(encoding="utf-8")
+    else:
+        raise ConfigError(f"no recipe {source!r}; there are {', '.join(known)}, or give the path of a TOML file")
+    try:
+        return path.stem, tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"recipe {source!r} is not valid TOML: {error}") from error
+
+
+def names() -> tuple[str, ...]:
+    """The recipes that come with the package."""
+    folder = resources.files("tether.recipes")
+    return tuple(sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")))
+
+
+def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
+    """Bind raw tables; unknown keys are errors that list the known ones."""
+    if unknown := [key for key in tables if key not in TABLES]:
+        raise ConfigError(f"unknown table [{unknown[0]}]; a recipe has {', '.join(TABLES)}")
+    get = {table: tables.get(table, {}) for table in TABLES}
+    task = named(get["task"] or {"name": "arithmetic"}, "task")
+    engine = named({"kind": "torch", **_table(get["engine"], "engine")}, "engine", "kind")
+    bound_engine = plugin(ENGINES, engine, "engine", "kind")
+    raw = _table(get["algorithm"] or {"preset": "sat-gspo"}, "algorithm")
+    algorithm, replay = _algorithm(raw, bound_engine.max_tokens)
+    recipe = Recipe(
+        name=name,
+        run=bind(RunOptions, get["run"], "run"),
+        model=bind(ModelOptions, get["model"], "model"),
+        task_name=task["name"],
+        task=plugin(TASKS, task, "task"),
+        engine=bound_engine,
+        pipeline=bind(Schedule, get["pipeline"], "pipeline"),
+        algorithm=algorithm,
+        trainer=bind(TrainerOptions, get["trainer"], "trainer"),
+        eval=bind(EvalOptions, get["eval"], "eval"),
+        checkpoint=bind(CheckpointOptions, get["checkpoint"], "checkpoint"),
+        placement=_placement(_table(get["placement"], "placement")),
+        preset=str(raw.get("preset", "")),
+        replay=replay,
+    )
+    _check(recipe)
+    return recipe
+
+
+def _algorithm(table: dict[str, Any], max_tokens: int) -> tuple[Algorithm, tuple[str, ...]]:
+    table = expand(table)
+    replay = tuple(table.pop("replay", ()))
+    for wanted in replay:
+        REPLAYS.get(str(wanted))
+    if "aggregation" in table:
+        aggregation = named(table["aggregation"], "algorithm.aggregation")
+        if aggregation["name"] == "seq-mean-token-sum-norm":
+            aggregation.setdefault("horizon", max_tokens)
+        table["aggregation"] = aggregation
+    return bind(Algorithm, table, "algorithm"), replay
+
+
+def _placement(table: dict[str, Any]) -> Inline:
+    kind = table.get("kind", "inline")
+    if kind != "inline":
+        raise ConfigError(f"no placement {kind!r}; there is inline")
+    return bind(Inline, {key: value for key, value in table.items() if key != "kind"}, "placement")
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} must be a table; got {value!r}")
+    return value
+
+
+def _check(recipe: Recipe) -> None:
+    """What single tables cannot see."""
+    if recipe.pipeline.group_size == 1 and recipe.algorithm.advantage.single == "drop":
+        raise ConfigError(
+            "pipeline.group_size = 1 leaves every group without a baseline, so nothing would be trained; use a group "
+            "size of at least 2, or set algorithm.advantage.single to 'raw' or 'zero'"
+        )
+    if recipe.engine.temperature <= 0:
+        raise ConfigError(
+            f"engine.temperature must be > 0 for training; got {recipe.engine.temperature}: greedy samples have no "
+            "log-probability to learn from"
+        )
+    if recipe.model.reference and recipe.algorithm.kl is None:
+        raise ConfigError(
+            f"model.reference is {recipe.model.reference!r}, but there is no [algorithm.kl] to use it; "
+            "add one or leave the reference out"
+        )

@@ -1,0 +1,108 @@
+"""The only place where a rule, its corrections, the tokens and the denominator meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from tether.core.aggregation import Denominator
+from tether.core.algorithm import Algorithm
+from tether.core.ratio import Edge, edge_log_ratio, log_ratio
+from tether.core.rule import Correction, Mark, PolicyTokens, Rule
+from tether.core.statistics import Gather, Statistic, Statistics, measure
+from tether.core.tokens import TokenBatch
+
+EdgeStatistics = Mapping[Edge, Statistics]
+"""What was measured over a scope, by the edge it was measured on: two factors may read different ones."""
+
+
+class LossTerms(NamedTuple):
+    """A micro-batch's share of the step's loss; shares add up to the loss of the whole step."""
+
+    loss: Float[Tensor, ""]
+    """What is minimized: ``surrogate + coefficient * kl - entropy_coefficient * entropy``."""
+    surrogate: Float[Tensor, ""]
+    """Aggregated ``-objective * weights``, detached."""
+    kl: Float[Tensor, ""]
+    """Aggregated estimate of KL(pi || reference) before its coefficient, detached; 0 without a reference."""
+    active: Bool[Tensor, "T"]
+    """Trainable tokens that rule and masks leave a gradient."""
+    outward: Bool[Tensor, "T"]
+    """Trainable tokens that have moved away from the data: ``A (r - 1) > 0``."""
+    marks: Mapping[str, Mark]
+    """The rule's readings."""
+
+
+def policy_loss(
+    policy: PolicyTokens,
+    tokens: TokenBatch,
+    algorithm: Algorithm,
+    stats: EdgeStatistics,
+    denominator: Denominator,
+) -> LossTerms:
+    """This micro-batch's share of the loss; an empty one gives ``0 * sum logp``, so graphs and collectives still run.
+
+    Args:
+        policy: log-probabilities (and entropy, if the recipe has a bonus) under the weights being updated, ``[T]``.
+        tokens: everything else about the tokens, ``[T]``; untrainable ones never matter, whatever they hold.
+        algorithm: the choices.
+        stats: ``measure_scope`` over the algorithm's scope.
+        denominator: counts of the whole step, before any mask: a mask that shrank its own denominator would raise
+            the learning rate as it masks more.
+    """
+    trainable = tokens.trainable
+    quiet = tokens.neutralized()
+    logp = torch.where(trainable, policy.logp.float(), 0.0)
+    ratio = edge_log_ratio(algorithm.rule.reads, logp, quiet, algorithm.level)
+    answer = algorithm.rule(ratio, policy._replace(logp=logp), quiet, stats[algorithm.rule.reads])
+    weight = torch.ones_like(logp)
+    for correction in algorithm.corrections:
+        seen = edge_log_ratio(correction.reads, logp.detach(), quiet, algorithm.level)
+        weight = weight * correction(seen, quiet, stats[correction.reads]).value.detach()
+    share = torch.where(trainable, algorithm.aggregation(quiet, denominator), 0.0)
+    surrogate = -(share * weight * answer.objective).sum()
+    loss, kl = surrogate, torch.zeros_like(surrogate)
+    if algorithm.kl is not None:
+        assert quiet.logp_reference is not None, "a KL penalty needs logp_reference"
+        kl = (share * algorithm.kl(log_ratio(logp, quiet.logp_reference))).sum()
+        loss = loss + algorithm.kl.coefficient * kl
+    if algorithm.entropy:
+        assert policy.entropy is not None, "an entropy bonus needs the policy's entropy"
+        loss = loss - algorithm.entropy * (share * torch.where(trainable, policy.entropy, 0.0)).sum()
+    return LossTerms(
+        loss=loss,
+        surrogate=surrogate.detach(),
+        kl=kl.detach(),
+        active=answer.active & (weight > 0) & trainable,
+        outward=(quiet.advantage * ratio.detach() > 0) & trainable,
+        marks={name: Mark(m.value, torch.where(trainable, m.weight, 0.0)) for name, m in answer.marks.items()},
+    )
+
+
+def measure_scope(
+    algorithm: Algorithm,
+    parts: Iterable[tuple[Float[Tensor, "_"], TokenBatch]],
+    across: Gather | None = None,
+) -> EdgeStatistics:
+    """Measure what the rule and the corrections need over ``(logp, tokens)`` of every micro-batch of a scope.
+
+    A factor's statistics are taken on the log-ratio of the edge it reads, at the recipe's level, exactly as the
+    factor will see it. ``across`` gathers shares over ranks.
+    """
+    pieces = [(torch.where(t.trainable, logp.detach().float(), 0.0), t.neutralized()) for logp, t in parts]
+    needs: dict[Edge, tuple[Statistic, ...]] = {algorithm.rule.reads: ()}
+    factors: tuple[Rule | Correction, ...] = (algorithm.rule, *algorithm.corrections)
+    for factor in factors:
+        needs[factor.reads] = (*needs.get(factor.reads, ()), *factor.needs)
+    return {
+        edge: measure(
+            [(edge_log_ratio(edge, logp, t, algorithm.level), t) for logp, t in pieces] if wanted else [],
+            wanted,
+            across,
+        )
+        for edge, wanted in needs.items()
+    }

@@ -1,0 +1,96 @@
+"""What the tokens of a step looked like: mismatch, clipping, staleness; one pass, one wait for the device.
+
+Definitions: methods.md section 14. ``d = logp - logp_behavior`` over trainable tokens, at the weights just before the
+update; ``r = exp(d)``; log-ratios after the guard.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tether.core.loss import LossTerms
+from tether.core.ratio import beyond_guard, log_ratio
+from tether.core.statistics import AbsoluteQuantile, measure
+from tether.core.tokens import TokenBatch
+from tether.records import Metric, Metrics
+
+IS_DEVIATION = 0.2
+"""A token deviates if ``|r - 1|`` exceeds this."""
+
+Measured = tuple[Float[Tensor, "_"], TokenBatch]
+
+
+def mismatch(parts: Sequence[Measured]) -> Metrics:
+    """How far the current policy stands from the sampled distribution, over ``(logp, tokens)`` of every micro-batch.
+
+    ``k1, k2, k3`` estimate KL(behavior || current) by ``-d``, ``d^2/2``, ``e^d - 1 - d``; ``ess`` is
+    ``(sum r)^2 / (N sum r^2)``; ``tv`` is ``mean |r - 1| / 2``; ``variance`` has ddof 0. Empty if no token is
+    trainable.
+    """
+    quantile = AbsoluteQuantile(0.99)
+    pairs = [(log_ratio(logp.detach(), t.logp_behavior), t) for logp, t in parts]
+    d = torch.cat([x[t.trainable] for x, t in pairs]).double()
+    if not len(d):
+        return {}
+    guarded = torch.cat([beyond_guard(logp.detach(), t.logp_behavior)[t.trainable] for logp, t in parts])
+    r = d.exp()
+    names = {
+        "abs_mean": d.abs().mean(),
+        "mean": d.mean(),
+        "variance": d.var(correction=0),
+        "k1": -d.mean(),
+        "k2": 0.5 * d.square().mean(),
+        "k3": (torch.expm1(d) - d).mean(),
+        "tv": 0.5 * (r - 1).abs().mean(),
+        "chi2": (r - 1).square().mean(),
+        "is_deviation_fraction": ((r - 1).abs() > IS_DEVIATION).double().mean(),
+        "ess": r.sum().square() / (len(r) * r.square().sum()),
+        "guard_fraction": guarded.double().mean(),
+        "p99": measure(pairs, [quantile])[quantile].double(),
+        "max": d.abs().max(),
+    }
+    values = torch.stack(list(names.values())).tolist()
+    merges = {"max": "max"}
+    return {
+        f"mismatch/{name}": Metric(value, "max" if merges.get(name) else "mean", float(len(d)))
+        for name, value in zip(names, values, strict=True)
+    }
+
+
+def clipping(terms: Sequence[LossTerms], num_tokens: int) -> Metrics:
+    """Share of trainable tokens denied a gradient, in all and among them those that had moved outward; rule marks."""
+    denied = torch.stack([(~t.active).float().sum() for t in terms]).sum()
+    length = sum(len(t.active) for t in terms)
+    denied = denied - (length - num_tokens)  # untrainable tokens are never active
+    outward = torch.stack([(t.outward & ~t.active).float().sum() for t in terms]).sum()
+    n = max(num_tokens, 1)
+    metrics = {
+        "clip/fraction": Metric(float(denied) / n, "mean", float(n)),
+        "clip/outward_fraction": Metric(float(outward) / n, "mean", float(n)),
+    }
+    for name in terms[0].marks:
+        marks = [t.marks[name] for t in terms]
+        weight = float(torch.stack([m.weight.sum() for m in marks]).sum())
+        total = float(torch.stack([(m.weight * m.value).sum() for m in marks]).sum())
+        if weight > 0:
+            metrics[name] = Metric(total / weight, "mean", weight)
+    return metrics
+
+
+def staleness(tokens: Sequence[TokenBatch]) -> Metrics:
+    """Mean, maximum and histogram of staleness over trainable tokens, in optimizer updates."""
+    values = torch.cat([t.staleness[t.trainable] for t in tokens]).tolist()
+    if not values:
+        return {}
+    counts = Counter(values)
+    n = float(len(values))
+    return {
+        "staleness/mean": Metric(sum(values) / n, "mean", n),
+        "staleness/max": Metric(float(max(values)), "max", n),
+        "staleness/histogram": Metric({str(k): float(counts[k]) for k in sorted(counts)}, "sum", n),
+    }

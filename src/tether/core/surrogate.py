@@ -1,0 +1,109 @@
+"""The clip, the kernels, and the one radius to which SAT's contraction amounts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tether.core.rule import Kernel, Surrogate
+from tether.registry import KERNELS
+
+Bound = float | Tensor
+"""An end of the ratio's interval: one for all tokens, or one a token ``[T]``."""
+
+
+def clipped(
+    log_ratio: Float[Tensor, "T"],
+    advantage: Float[Tensor, "T"],
+    bounds: tuple[Bound, Bound],
+    dual_clip: float | None = None,
+) -> Surrogate:
+    """``min(r A, clip(r, lower, upper) A)`` with ``r = exp(log_ratio)``; PPO's pessimistic clip (arXiv:1707.06347).
+
+    Gradient ``A r`` where ``r A <= clip(r) A`` (the end itself included), 0 elsewhere. A token that moves back towards
+    1 is never cut, unless ``dual_clip = c > 1`` (arXiv:1912.09729) floors the objective at ``c A`` for ``A < 0``.
+
+    >>> out = clipped(torch.tensor([1.5, 0.5]).log(), torch.tensor([1.0, 1.0]), (0.8, 1.2))
+    >>> [round(x, 4) for x in out.objective.tolist()], out.active.tolist()
+    ([1.2, 0.5], [False, True])
+    """
+    ratio = log_ratio.exp()
+    lower, upper = (torch.as_tensor(b, dtype=ratio.dtype, device=ratio.device).detach() for b in bounds)
+    free = ratio * advantage
+    held = ratio.detach().clamp(lower, upper) * advantage
+    active = free.detach() <= held
+    objective = torch.where(active, free, held)
+    if dual_clip is not None:
+        floor = dual_clip * advantage
+        below = (advantage < 0) & (objective.detach() < floor)
+        objective, active = torch.where(below, floor, objective), active & ~below
+    return Surrogate(objective=objective, active=active)
+
+
+@KERNELS.register("hill")
+@final
+@dataclass(frozen=True, slots=True)
+class Hill:
+    """``psi(u; q) = 1 / (1 + (u / q)^exponent)``: SAT's kernel (arXiv:2607.18722, Eq. 3.2) at exponent 2.
+
+    >>> Hill()(torch.tensor([0.0, 0.15, 0.18]), torch.tensor(0.15))
+    tensor([1.0000, 0.5000, 0.4098])
+    """
+
+    exponent: float = 2.0
+    """Steepness; greater is closer to a step at q."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.exponent <= 64:
+            raise ValueError(f"exponent of the hill kernel must lie in (0, 64]; got {self.exponent}")
+
+    def __call__(self, u: Float[Tensor, "*T"], q: Float[Tensor, ""]) -> Float[Tensor, "*T"]:
+        """Contraction ``[T]`` at distance ``u``."""
+        return 1.0 / (1.0 + (u / q).pow(self.exponent))
+
+
+def check_radii(rule: str, low: float, high: float, dual_clip: float | None) -> None:
+    """Refuse radii that are no interval around 1, and a dual clip that would cut at ratio 1."""
+    if not (0 <= low <= 1):
+        raise ValueError(f"epsilon_low of {rule} must lie in [0, 1]; got {low}")
+    if not (0 <= high < math.inf):
+        raise ValueError(f"epsilon_high of {rule} must be finite and >= 0; got {high}")
+    if dual_clip is not None and not (1 < dual_clip < math.inf):
+        raise ValueError(f"dual_clip of {rule} must be greater than 1 (3 is usual); got {dual_clip}")
+
+
+def effective_radius(q: float, epsilon: tuple[float, float], kernel: Kernel) -> tuple[float, float]:
+    """The two PPO radii ``(low, high)`` that have exactly the gradient of token-level SAT with this q.
+
+    If the gate and the clip read the same log-ratio, whether a token is kept depends on its ``d`` alone: it is kept
+    up to ``u* = max(q, root of e^u - 1 = eps psi(u; q))``, and never beyond PPO's own limit ``log(1 + eps)``
+    (below 1: ``1 - e^-u``). The radius is ``e^u* - 1`` (``1 - e^-u*``). With q = 0 the gate is off: PPO's radii.
+
+    >>> [round(x, 6) for x in effective_radius(0.02, (0.2, 0.2), Hill())]
+    [0.039508, 0.040493]
+    """
+    low, high = epsilon
+    if q <= 0.0:
+        return low, high
+    up = min(max(q, _root(q, high, kernel, upper=True)), math.log1p(high))
+    down = max(q, _root(q, low, kernel, upper=False))
+    if low < 1.0:
+        down = min(down, -math.log1p(-low))
+    return -math.expm1(-down), math.expm1(up)
+
+
+def _root(q: float, epsilon: float, kernel: Kernel, *, upper: bool) -> float:
+    """Bisect ``|e^(+-u) - 1| = epsilon psi(u; q)`` for u: the left rises from 0, the right falls from epsilon."""
+    reference = torch.tensor(q, dtype=torch.float64)
+    a, b = 0.0, math.log1p(epsilon) if upper else (-math.log1p(-epsilon) if epsilon < 1 else 50.0)
+    for _ in range(80):
+        u = 0.5 * (a + b)
+        moved = math.expm1(u) if upper else -math.expm1(-u)
+        allowed = epsilon * float(kernel(torch.tensor(u, dtype=torch.float64), reference))
+        a, b = (u, b) if moved < allowed else (a, u)
+    return 0.5 * (a + b)

@@ -1,0 +1,82 @@
+"""The tensor noun of the library: sampled tokens laid end to end.
+
+Shape letters, here and everywhere in ``core``: ``T`` tokens of all responses of a micro-batch, concatenated;
+``S`` responses. There is no padding axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBatch:
+    """What is known about sampled tokens before an update; nothing here carries gradient.
+
+    Log-probabilities are float32, in nats. Raises ``ValueError`` if the fields do not share one shape ``[T]``.
+    """
+
+    logp_behavior: Float[Tensor, "T"]
+    """Under the distribution the engine really sampled from (mu)."""
+    logp_proximal: Float[Tensor, "T"]
+    """Under the policy that the ratio is clipped against."""
+    advantage: Float[Tensor, "T"]
+    """Credit of the token; equal along a response for group-relative estimators."""
+    trainable: Bool[Tensor, "T"]
+    """True where the policy chose the token and is trained on it; False on prompt, padding, tool output."""
+    sequence: Int[Tensor, "T"]
+    """Which response of the micro-batch, in ``0 .. S-1``."""
+    group: Int[Tensor, "T"]
+    """Which prompt the response answers."""
+    staleness: Int[Tensor, "T"]
+    """Optimizer updates between the token's version and this update; >= 0."""
+    logp_reference: Float[Tensor, "T"] | None = None
+    """Under the frozen reference of the KL penalty."""
+    entropy_behavior: Float[Tensor, "T"] | None = None
+    """Entropy of the distribution sampled from."""
+
+    def __post_init__(self) -> None:
+        shapes = {f.name: tuple(x.shape) for f in fields(self) if (x := getattr(self, f.name)) is not None}
+        if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
+            listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+            raise ValueError(f"fields of a TokenBatch must share one shape [T]; got {listed}")
+
+    def __len__(self) -> int:
+        return self.trainable.shape[0]
+
+    def neutralized(self) -> TokenBatch:
+        """The same tokens with everything about untrainable ones set to zero.
+
+        Done once, before any arithmetic, so that no rule thinks of the mask: a NaN beside a zero weight is a NaN,
+        in the value or, worse, only in the gradient.
+        """
+        quiet = {
+            f.name: torch.where(self.trainable, x, torch.zeros((), dtype=x.dtype, device=x.device))
+            for f in fields(self)
+            if f.name not in ("trainable", "sequence", "group") and (x := getattr(self, f.name)) is not None
+        }
+        return replace(self, **quiet)
+
+    def select(self, keep: Bool[Tensor, "T"]) -> TokenBatch:
+        """The tokens where ``keep`` is true, in order; responses are numbered anew, from 0, without gaps."""
+        kept = {f.name: x[keep] for f in fields(self) if (x := getattr(self, f.name)) is not None}
+        numbered = kept["sequence"].unique(return_inverse=True)[1].to(kept["sequence"].dtype)
+        return replace(self, **{**kept, "sequence": numbered})
+
+
+def per_sequence_sum(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor, "T"]:
+    """Sum of ``x`` over the trainable tokens of each response, at every token of it; ``x`` is 0 elsewhere.
+
+    Sequence ids index a table of T rows (there are never more responses than tokens), so no device sync is needed.
+    """
+    table = x.new_zeros(len(tokens))
+    return table.index_add(0, tokens.sequence, torch.where(tokens.trainable, x, 0.0))[tokens.sequence]
+
+
+def response_length(tokens: TokenBatch) -> Float[Tensor, "T"]:
+    """Number of trainable tokens of each response, at every token of it, at least 1."""
+    return per_sequence_sum(tokens.trainable.float(), tokens).clamp(min=1.0)

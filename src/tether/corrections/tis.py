@@ -1,0 +1,49 @@
+"""TIS: truncated importance sampling."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from tether.core.ratio import Edge
+from tether.core.rule import Weight
+from tether.core.statistics import Statistic, Statistics
+from tether.core.tokens import TokenBatch
+from tether.registry import CORRECTIONS
+
+
+@CORRECTIONS.register("tis")
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TIS:
+    """Weight ``min(w, cap)`` with ``w = proximal / behavior``, token by token, detached.
+
+    Truncated importance sampling as slime and verl apply it to a ratio against the anchor: the weight corrects what
+    the ratio cannot see. With ``proximal = rollout`` the ratio is complete and the recipe is refused. ``[T] -> [T]``.
+
+    >>> import torch
+    >>> from tether.core.examples import tokens_of
+    >>> tokens, _ = tokens_of(log_ratio=[0.3, 1.0], advantage=[1.0, 1.0])
+    >>> TIS(cap=2.0)(torch.tensor([0.3, 1.0]), tokens, Statistics({})).value
+    tensor([1.3499, 2.0000])
+    """
+
+    cap: float = 2.0
+    """Largest weight; bounds the variance at the price of bias."""
+
+    needs: ClassVar[tuple[Statistic, ...]] = ()
+    reads: ClassVar[Edge] = "weight"
+    is_mask: ClassVar[bool] = False
+    keeps_pull_back: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cap < math.inf:
+            raise ValueError(f"cap of tis must be finite and > 0 (2 is usual); got {self.cap}")
+
+    def __call__(self, log_ratio: Float[Tensor, "T"], tokens: TokenBatch, stats: Statistics) -> Weight:
+        """Truncate every token's weight."""
+        return Weight(log_ratio.detach().exp().clamp(max=self.cap))

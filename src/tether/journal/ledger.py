@@ -1,0 +1,134 @@
+"""The ledger: every rollout that was admitted gets exactly one fate, and the books balance.
+
+It holds what is known of the open rollouts and hands a line to its callback when one closes. No files here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tether.errors import DataError
+from tether.journal.schema import SCHEMA, check_fate, check_finite
+from tether.records import Rollout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerLine:
+    """The life of one rollout, told at its end; times on the run's clock, ``None`` where it never got that far."""
+
+    id: str
+    prompt_id: str
+    group: str
+    version_first: int | None = None
+    """Lowest version among its tokens."""
+    version_last: int | None = None
+    """Highest version among its tokens."""
+    num_prompt_tokens: int = 0
+    num_completion_tokens: int = 0
+    reward: float | None = None
+    """``None`` if it was never scored."""
+    started_s: float | None = None
+    """When its generation was asked for."""
+    finished_s: float | None = None
+    """When its reward was known."""
+    used_s: float | None = None
+    """When the trainer took it."""
+    step: int | None = None
+    """Batch that used it."""
+    fate: str = "in-flight"
+    """``trained``, ``filtered:REASON``, ``evicted:REASON``, ``failed:REASON``, ``unused`` or ``in-flight``."""
+
+
+class Ledger:
+    """Opens every rollout once and closes it once.
+
+    >>> lines = []
+    >>> ledger = Ledger(lines.append)
+    >>> ledger.admit("g0/0", prompt_id="arithmetic/train/4", group="g0", started_s=0.0)
+    >>> _ = ledger.close("g0/0", "failed:reward")
+    >>> ledger.close("g0/0", "trained")
+    Traceback (most recent call last):
+    tether.errors.DataError: rollout 'g0/0' has a fate already; a rollout has exactly one
+    >>> ledger.balance(), lines[0].fate
+    ({'failed:reward': 1}, 'failed:reward')
+    """
+
+    def __init__(self, write: Callable[[LedgerLine], object]) -> None:
+        self._write = write
+        self._open: dict[str, LedgerLine] = {}
+        self._closed: set[str] = set()
+        self._balance: Counter[str] = Counter()
+
+    @property
+    def num_admitted(self) -> int:
+        """Rollouts opened so far; always the open ones plus the sum of the balance."""
+        return len(self._open) + len(self._closed)
+
+    @property
+    def open_lines(self) -> tuple[LedgerLine, ...]:
+        """What is known of the rollouts that have no fate yet, in the order of admission."""
+        return tuple(self._open.values())
+
+    def admit(self, id: str, prompt_id: str, group: str, started_s: float | None = None) -> None:
+        """Open a rollout: from here on it must come to an end."""
+        if id in self._open or id in self._closed:
+            raise DataError(f"rollout {id!r} was admitted already; ids are unique in a run")
+        self._open[id] = LedgerLine(id=id, prompt_id=prompt_id, group=group, started_s=started_s)
+
+    def finish(self, rollout: Rollout) -> None:
+        """Note what a rollout became: lengths, versions, reward, times; its fate is still open."""
+        version = rollout.completion.version
+        self._open[rollout.id] = replace(
+            self._find(rollout.id),
+            version_first=int(version.min()) if len(version) else None,
+            version_last=int(version.max()) if len(version) else None,
+            num_prompt_tokens=len(rollout.prompt.token_ids),
+            num_completion_tokens=len(rollout.completion),
+            reward=float(rollout.reward),
+            started_s=float(rollout.started_s),
+            finished_s=float(rollout.finished_s),
+        )
+
+    def close(self, id: str, fate: str, *, step: int | None = None, used_s: float | None = None) -> LedgerLine:
+        """Give a rollout its one fate and write its line."""
+        line = replace(self._find(id), fate=check_fate(fate), step=step, used_s=used_s)
+        self._write(line)
+        del self._open[id]
+        self._closed.add(id)
+        self._balance[fate] += 1
+        return line
+
+    def close_rest(self) -> tuple[LedgerLine, ...]:
+        """The run is over: finished rollouts were ``unused``, the others are ``in-flight``."""
+        fates = {line.id: "in-flight" if line.finished_s is None else "unused" for line in self._open.values()}
+        return tuple(self.close(id, fate) for id, fate in fates.items())
+
+    def balance(self) -> dict[str, int]:
+        """How many rollouts met each fate, sorted by fate."""
+        return dict(sorted(self._balance.items()))
+
+    def _find(self, id: str) -> LedgerLine:
+        if id in self._open:
+            return self._open[id]
+        if id in self._closed:
+            raise DataError(f"rollout {id!r} has a fate already; a rollout has exactly one")
+        raise DataError(f"rollout {id!r} was never admitted; admit it before its generation is asked for")
+
+
+def ledger_line_to_json(line: LedgerLine) -> dict[str, Any]:
+    """A ledger line as the object of its line in the file."""
+    check_fate(line.fate)
+    numbers = {name: getattr(line, name) for name in ("reward", "started_s", "finished_s", "used_s")}
+    finite = {
+        name: None if value is None else check_finite(f"{name} of rollout {line.id!r}", value)
+        for name, value in numbers.items()
+    }
+    return {"schema": SCHEMA, **asdict(line), **finite}
+
+
+def ledger_line_from_json(line: Mapping[str, Any]) -> LedgerLine:
+    """The ledger line of an object."""
+    return LedgerLine(**{name: value for name, value in line.items() if name != "schema"})

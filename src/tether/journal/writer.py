@@ -1,0 +1,177 @@
+"""Writes a run directory; a line is whole or absent, and on its way to the disk before the next one begins."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tether.errors import ConfigError, NonFiniteError, RunDirectoryError
+from tether.journal.ledger import LedgerLine, ledger_line_to_json
+from tether.journal.schema import (
+    CONFIG_FILE,
+    EVENTS_FILE,
+    LEDGER_FILE,
+    ROLLOUTS_FILE,
+    Sample,
+    event_to_json,
+    files_in,
+    sample_to_json,
+    to_line,
+)
+from tether.records import Event
+
+
+class RunWriter:
+    """Makes a new run directory and appends to it; the folder must be new or empty.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with RunWriter(Path(folder) / "run") as writer:
+    ...         writer.config({"run": {"seed": 0}})
+    ...         writer.event(Event(event="start", step=0, version=0))
+    ...     print((writer.folder / "events.jsonl").read_text(), end="")
+    {"schema":1,"event":"start","step":0,"version":0,"metrics":{}}
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        _make_empty(self.folder)
+        self._files: dict[str, _LineFile] = {}
+        for name in (EVENTS_FILE, LEDGER_FILE, ROLLOUTS_FILE):
+            try:
+                self._files[name] = _LineFile(self.folder / name)
+            except RunDirectoryError:
+                self.close()
+                raise
+
+    def config(self, config: Mapping[str, Any]) -> None:
+        """Write the resolved recipe, whole or not at all."""
+        try:
+            text = json.dumps(config, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        except TypeError as error:
+            raise ConfigError(f"the resolved recipe must be plain JSON; {error}") from error
+        except ValueError as error:
+            raise NonFiniteError(f"the resolved recipe must hold finite numbers only; {error}") from error
+        write_whole(self.folder / CONFIG_FILE, text.encode("utf-8", "backslashreplace"))
+
+    def event(self, event: Event) -> None:
+        """Append one event."""
+        self._append(EVENTS_FILE, event_to_json(event))
+
+    def ledger(self, line: LedgerLine) -> None:
+        """Append the line of a rollout that came to its end."""
+        self._append(LEDGER_FILE, ledger_line_to_json(line))
+
+    def rollouts(self, samples: Iterable[Sample]) -> None:
+        """Append stored samples, one a line."""
+        for sample in samples:
+            self._append(ROLLOUTS_FILE, sample_to_json(sample))
+
+    def sync(self) -> None:
+        """Wait until everything written so far is on the disk."""
+        for file in self._files.values():
+            file.sync()
+
+    def close(self) -> None:
+        """Sync and close the files; a second call does nothing."""
+        files, self._files = self._files, {}
+        for file in files.values():
+            file.close()
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            with contextlib.suppress(RunDirectoryError):  # the first error is the one to tell
+                self.close()
+
+    def _append(self, name: str, obj: Mapping[str, Any]) -> None:
+        if name not in self._files:
+            raise RunDirectoryError(f"the writer of {self.folder} is closed; a line for {name} comes too late")
+        self._files[name].append(to_line(obj))
+
+
+class _LineFile:
+    """A file that holds whole lines only: one ``write`` a line, cut back when a line did not fit."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._length = 0
+        self._broken = ""
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise RunDirectoryError(f"cannot create {path}: {_reason(error)}; choose another folder") from error
+
+    def append(self, line: bytes) -> None:
+        if self._broken:
+            raise RunDirectoryError(f"{self.path} takes no more lines: an earlier one failed ({self._broken})")
+        try:
+            num_written = os.write(self._fd, line)
+            if num_written < len(line):  # a disk that fills up takes a part; ask once more, to learn why
+                num_written += os.write(self._fd, line[num_written:])
+            if num_written < len(line):
+                raise OSError(f"only {num_written} of {len(line)} bytes were taken")
+        except OSError as error:
+            self._broken = _reason(error)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._length)
+            raise RunDirectoryError(
+                f"cannot write to {self.path}: {self._broken}; the lines before are whole. Make room and start again"
+            ) from error
+        self._length += len(line)
+
+    def sync(self) -> None:
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise RunDirectoryError(f"cannot bring {self.path} to the disk: {_reason(error)}") from error
+
+    def close(self) -> None:
+        try:
+            self.sync()
+        finally:
+            os.close(self._fd)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part."""
+    beside = path.with_name(f".{path.name}.partial")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise RunDirectoryError(f"cannot write {path}: {_reason(error)}; nothing was changed there") from error
+
+
+def _make_empty(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held = sorted(entry.name for entry in folder.iterdir())
+    except OSError as error:
+        raise RunDirectoryError(
+            f"cannot make the run directory {folder}: {_reason(error)}; choose a folder that can be written"
+        ) from error
+    if not held:
+        return
+    what = "holds a run already" if files_in(folder) else f"is not empty ({', '.join(held[:3])})"
+    raise RunDirectoryError(f"a run needs a new or empty folder; {folder} {what}: choose another with --out")
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,203 @@
+"""Any Hugging Face causal language model, from a folder, the hub or the package; whole or refused, with a reason."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from tether.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+EMBEDDED: Final[Mapping[str, Path]] = {"tiny-moe": Path(__file__).parent / "embedded" / "tiny_moe"}
+"""Models that come with the package: name and folder."""
+
+DTYPES: Final[Mapping[str, torch.dtype]] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A causal language model with all that a loop must know about its tokens."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    source: str
+    """Where it was read from: an absolute folder, or a hub name."""
+    eos_ids: tuple[int, ...]
+    """Every id that ends a completion: the tokenizer's and the generation config's, sorted."""
+    pad_id: int
+    """What fills empty places of a batch; may equal an end-of-sequence id, so mask by place, never by value."""
+    context: int
+    """Most tokens of a sequence, prompt and completion together."""
+
+
+def resolve_source(source: str) -> str:
+    """The folder of an embedded name or of a path, or the hub name itself.
+
+    >>> Path(resolve_source("tiny-moe")).name
+    'tiny_moe'
+    >>> resolve_source("Qwen/Qwen3-0.6B")
+    'Qwen/Qwen3-0.6B'
+    >>> resolve_source("tiny-mow")
+    Traceback (most recent call last):
+    tether.errors.ModelError: no model 'tiny-mow': embedded is tiny-moe; or give a folder that exists, or a hub name \
+such as org/name
+    """
+    if source in EMBEDDED:
+        return str(EMBEDDED[source])
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return str(folder.resolve())
+    if _HUB_NAME.fullmatch(source):
+        return source
+    raise ModelError(
+        f"no model {source!r}: embedded is {', '.join(EMBEDDED)}; or give a folder that exists, "
+        f"or a hub name such as org/name"
+    )
+
+
+def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model; refused if it has no end-of-sequence token, since no completion could ever stop."""
+    from transformers import AutoTokenizer
+
+    place = resolve_source(source)
+    _check_folder(place)
+    tokenizer: PreTrainedTokenizerBase = _read(place, AutoTokenizer.from_pretrained, trust_remote_code=False)
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            f"a tokenizer needs an end-of-sequence token, or no completion stops; {source!r} has none; "
+            f"set eos_token in its tokenizer_config.json"
+        )
+    return tokenizer
+
+
+def load_model(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedModel:
+    """Read a model and its tokenizer, check that they fit, and pin what would make it slow or change its loss.
+
+    Mixtures of experts run as grouped matrix products (``grouped_mm``); where this build of torch has none, as a loop
+    over the experts (``eager``). Their load-balance loss is off. The model comes in evaluation mode.
+    """
+    from transformers import AutoModelForCausalLM
+
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
+    tokenizer = load_tokenizer(source)
+    place = resolve_source(source)
+    model: PreTrainedModel = _read(
+        place,
+        AutoModelForCausalLM.from_pretrained,
+        dtype=DTYPES[dtype],
+        use_safetensors=True,
+        trust_remote_code=False,
+    )
+    _pin_experts(model)
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        raise ModelError(
+            f"a model needs an embedding for every token; {source!r} has {rows} rows for {len(tokenizer)} tokens; "
+            f"take the tokenizer it was trained with"
+        )
+    eos_ids = end_ids(tokenizer, model)
+    pad_id = tokenizer.pad_token_id
+    return LoadedModel(
+        model=model.to(device).eval(),
+        tokenizer=tokenizer,
+        source=place,
+        eos_ids=eos_ids,
+        pad_id=eos_ids[0] if pad_id is None else int(pad_id),
+        context=int(model.config.get_text_config().max_position_embeddings),
+    )
+
+
+def end_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> tuple[int, ...]:
+    """Every id that ends a completion: the tokenizer's own, and one or several of the generation config."""
+    configured = model.generation_config.eos_token_id if model.generation_config is not None else None
+    several = configured if isinstance(configured, list | tuple) else [] if configured is None else [configured]
+    return tuple(sorted({int(tokenizer.eos_token_id), *map(int, several)}))
+
+
+def save_model(loaded: LoadedModel, folder: str | Path) -> Path:
+    """Write a plain Hugging Face folder (safetensors, tokenizer, generation config): whole, or not at all.
+
+    It is written beside its place, flushed to disk, then renamed. A folder that exists is refused.
+    """
+    target = Path(folder).expanduser().absolute()
+    if target.exists():
+        raise ModelError(f"a model is written to a new folder; {target} exists; choose another, or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        loaded.model.save_pretrained(beside)
+        loaded.tokenizer.save_pretrained(beside)
+        beside.chmod(0o755)
+        for file in sorted(beside.rglob("*")):
+            if file.is_file():
+                file.chmod(0o644)
+                _flush(file)
+        _flush(beside)
+        beside.rename(target)
+        _flush(target.parent)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    return target
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _check_folder(place: str) -> None:
+    """Refuse a local folder that holds no configuration, or weights of another kind than safetensors."""
+    folder = Path(place)
+    if not folder.is_dir():
+        return
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"a model folder holds config.json; {folder} does not; give the folder that save_pretrained wrote")
+    if not any(folder.glob("*.safetensors")):
+        found = ", ".join(sorted(p.name for p in folder.glob("*.bin"))) or "no weights"
+        raise ModelError(
+            f"weights are read from safetensors only, since other files can run code; {folder} holds {found}; "
+            f"save it again with save_pretrained(folder, safe_serialization=True)"
+        )
+
+
+def _read(place: str, read: Any, **options: Any) -> Any:
+    """Call a reader of transformers; what the hub, the network or the files object to becomes one message."""
+    try:
+        return read(place, **options)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        way = (
+            "check its files" if Path(place).is_dir() else "check the name and the network, or give a folder on this disk"
+        )
+        raise ModelError(f"{place!r} cannot be loaded: {first}; {way}") from error
+
+
+def _pin_experts(model: PreTrainedModel) -> None:
+    """Choose the implementation of the experts, and turn the load-balance loss off."""
+    for config in {id(c): c for c in (model.config, model.config.get_text_config())}.values():
+        if getattr(config, "output_router_logits", False):
+            config.output_router_logits = False
+    if not model._can_set_experts_implementation():
+        return
+    has_grouped = hasattr(torch.nn.functional, "grouped_mm") or hasattr(torch, "_grouped_mm")
+    try:
+        model.set_experts_implementation("grouped_mm" if has_grouped else "eager")
+    except ValueError:  # a mixture whose experts are written as a loop
+        model.set_experts_implementation("eager")

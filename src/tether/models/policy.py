@@ -1,0 +1,116 @@
+"""The model being trained, as the trainer sees it: rows of ids in, log-probabilities of the sampled tokens out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from tether.core.logprobs import Entropy, sampled_logp
+from tether.core.rule import PolicyTokens
+from tether.errors import ModelError
+from tether.models.loading import LoadedModel
+
+HEAD_TOLERANCE = 1e-3
+"""Largest difference, relative to the largest logit, between our head and the model's own logits at load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInputs:
+    """Rows padded on the right, and where in them the ``T`` sampled tokens are predicted.
+
+    With causal attention a token never sees what stands to its right, so right padding needs no attention mask.
+    """
+
+    input_ids: Int64[Tensor, "B L"]
+    row: Int64[Tensor, "T"]
+    """Row of the position that predicts the token."""
+    column: Int64[Tensor, "T"]
+    """Column of the position that predicts the token: one before the token's own."""
+    ids: Int64[Tensor, "T"]
+    """The sampled tokens."""
+
+
+class Policy:
+    """A causal LM whose sampled-token log-probabilities are differentiable.
+
+    Dropout is switched off: a ratio against the engine's numbers means nothing if the trainer rolls dice. Mixture
+    models get no load-balance loss. At construction the hidden states and the output head are checked against the
+    model's own logits, so that a model that does more to its logits than we know of is refused, not mistrained.
+    """
+
+    def __init__(self, loaded: LoadedModel, *, gradient_checkpointing: bool = False) -> None:
+        self.loaded = loaded
+        self.model: nn.Module = loaded.model
+        _without_dropout(self.model)
+        if gradient_checkpointing:
+            loaded.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.model.train()
+        self._backbone: Any = loaded.model.base_model
+        self._head = _head_of(loaded)
+        self._vocabulary = int(loaded.model.get_output_embeddings().weight.shape[0])
+        _check_head(loaded, self._head)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters are."""
+        return next(self.model.parameters()).device
+
+    def __call__(self, inputs: ModelInputs, *, temperature: float, entropy: Entropy = "detached") -> PolicyTokens:
+        """Log-probability (float32, nats) and entropy of every sampled token, at the sampling temperature."""
+        hidden = self._backbone(input_ids=inputs.input_ids, use_cache=False).last_hidden_state
+        picked: Float[Tensor, "T H"] = hidden[inputs.row, inputs.column]
+        logp, h = sampled_logp(
+            picked, inputs.ids, self._head, temperature=temperature, vocabulary=self._vocabulary, entropy=entropy
+        )
+        return PolicyTokens(logp, h)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every parameter and buffer by name; live tensors, to be copied by whoever keeps them."""
+        return dict(self.model.state_dict())
+
+
+def _without_dropout(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+
+
+def _head_of(loaded: LoadedModel) -> Callable[[Tensor], Tensor]:
+    """The output layer with the scalings that families of models apply to logits."""
+    config = loaded.model.config
+    layer = loaded.model.get_output_embeddings()
+    if layer is None:
+        raise ModelError(f"model {loaded.source!r} has no output layer; tether trains causal language models")
+    divide = float(getattr(config, "logits_scaling", None) or 1.0)  # Granite
+    multiply = float(getattr(config, "logit_scale", None) or 1.0)  # Cohere
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+
+    def head(hidden: Tensor) -> Tensor:
+        logits: Tensor = layer(hidden)
+        if multiply != divide:
+            logits = logits * (multiply / divide)
+        return torch.tanh(logits / cap) * cap if cap else logits
+
+    return head
+
+
+@torch.no_grad()
+def _check_head(loaded: LoadedModel, head: Callable[[Tensor], Tensor]) -> None:
+    ids = torch.tensor([[loaded.eos_ids[0], loaded.pad_id]], device=next(loaded.model.parameters()).device)
+    own = loaded.model(input_ids=ids, use_cache=False).logits.float()
+    ours = head(loaded.model.base_model(input_ids=ids, use_cache=False).last_hidden_state).float()
+    gap, scale = float((own - ours).abs().max()), float(own.abs().max())
+    if not gap <= HEAD_TOLERANCE * max(scale, 1.0):
+        raise ModelError(
+            f"model {loaded.source!r} changes its logits after the output layer in a way tether does not know "
+            f"(largest difference {gap:.3g} at logits up to {scale:.3g}), so its log-probabilities would be wrong; "
+            "use a model whose logits are head(hidden states), softcapped or scaled at most"
+        )

@@ -1,0 +1,72 @@
+"""The embedded model ``tiny-moe``: its shape and its alphabet. Weights come from ``tether warmup``.
+
+A Qwen3 mixture of experts with about 0.37 million parameters: small enough to train on two cores, and with a router,
+so that everything that goes wrong between an engine and a trainer of a large mixture goes wrong here as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+NAME = "tiny-moe"
+PAD, EOS = "<pad>", "<eos>"
+ALPHABET = "0123456789+-*=,()/%:;?"
+"""One id a character, after padding and end of sequence; the seven after the comma are spare."""
+CONTEXT = 512
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """The character tokenizer: one id a character, nothing added, unknown characters refused.
+
+    >>> tokenizer = build_tokenizer()
+    >>> tokenizer("4+3=")["input_ids"]
+    [6, 12, 5, 15]
+    >>> tokenizer.decode([6, 12, 5, 15])
+    '4+3='
+    >>> tokenizer.pad_token_id, tokenizer.eos_token_id
+    (0, 1)
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {token: number for number, token in enumerate((PAD, EOS, *ALPHABET))}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # not in it: an unknown character is an error
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    backend.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=PAD,
+        eos_token=EOS,
+        model_max_length=CONTEXT,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+    )
+
+
+def build_model(**changes: Any) -> PreTrainedModel:
+    """A freshly initialised model in float32; ``changes`` replace configuration keys (tests build smaller ones)."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    shape: dict[str, Any] = {
+        "vocab_size": 2 + len(ALPHABET),
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,  # engines on CPUs refuse smaller heads
+        "max_position_embeddings": CONTEXT,
+        "tie_word_embeddings": True,
+        "decoder_sparse_step": 1,
+        "moe_intermediate_size": 64,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+        "output_router_logits": False,  # no load-balance loss
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+    }
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**(shape | changes)))

@@ -1,0 +1,62 @@
+"""Weights written on the way and at the end, as plain Hugging Face folders, whole or not at all."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from tether.errors import ConfigError
+from tether.journal.schema import MODEL_FOLDER
+from tether.models.loading import LoadedModel, save_model
+
+CHECKPOINTS_FOLDER = "checkpoints"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointOptions:
+    """The ``[checkpoint]`` table."""
+
+    every: int = 0
+    """Steps between saved weights; 0 saves the final ones only."""
+    keep: int = 2
+    """How many of those on the way are kept, the newest."""
+
+    def __post_init__(self) -> None:
+        if self.every < 0 or self.keep < 1:
+            raise ConfigError(f"checkpoint needs every >= 0 and keep >= 1; got every {self.every}, keep {self.keep}")
+
+
+class Checkpoints:
+    """Saves a model's weights in a run directory."""
+
+    def __init__(self, folder: Path, loaded: LoadedModel, options: CheckpointOptions, dtype: str) -> None:
+        self._folder, self._loaded, self._options, self._dtype = folder, loaded, options, dtype
+
+    def save(self, step: int) -> Path | None:
+        """``checkpoints/step-N/`` if one is due; older ones beyond ``keep`` are removed after it is whole."""
+        if not self._options.every or step % self._options.every:
+            return None
+        home = self._folder / CHECKPOINTS_FOLDER
+        home.mkdir(exist_ok=True)
+        target = home / f"step-{step:06d}"
+        save_model(self._saved(), target)
+        for old in sorted(home.glob("step-*"))[: -self._options.keep]:
+            shutil.rmtree(old)
+        return target
+
+    def _saved(self) -> LoadedModel:
+        """The model in the dtype it is saved in: itself, or a copy if it is trained in another."""
+        dtype = getattr(torch, self._dtype)
+        if self._loaded.model.dtype == dtype:
+            return self._loaded
+        return replace(self._loaded, model=copy.deepcopy(self._loaded.model).to(dtype))
+
+    def save_final(self) -> Path:
+        """``model/``."""
+        target = self._folder / MODEL_FOLDER
+        save_model(self._saved(), target)
+        return target

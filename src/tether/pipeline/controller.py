@@ -1,0 +1,163 @@
+"""The life of a run: publish version 0, evaluate, let the four loops work, evaluate, save; and tell the journal.
+
+Whatever happens, every rollout gets its one fate before the run directory is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from tether.errors import NonFiniteError, TetherError
+from tether.evals.estimators import paired_difference
+from tether.evals.runner import EvalOptions, Evaluation
+from tether.journal.ledger import Ledger
+from tether.journal.writer import RunWriter
+from tether.pipeline.checkpoint import Checkpoints
+from tether.pipeline.loops import Loops
+from tether.pipeline.packing import Row, Step
+from tether.pipeline.reporting import sample_of, step_metrics
+from tether.pipeline.trainer import StepReport
+from tether.records import Event, Metric, Metrics
+
+Observer = Callable[[Event], None]
+Evaluate = Callable[[], Awaitable[Evaluation]]
+
+MOST_SKIPPED = 10
+"""Consecutive steps without a trainable token after which a run stops."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Controller:
+    """Runs the loops and keeps the journal."""
+
+    loops: Loops
+    writer: RunWriter
+    evaluate: Evaluate
+    """Evaluates the trainer's weights of this moment."""
+    eval_options: EvalOptions
+    checkpoints: Checkpoints
+    samples: int
+    """Rollouts stored each time."""
+    samples_every: int
+    """Steps between stored samples."""
+    observers: tuple[Observer, ...] = ()
+    """Told of every event after it is written: the console."""
+    _evaluations: list[Evaluation] = field(default_factory=list)
+    _skipped: int = 0
+    _step: int = 0
+
+    async def run(self) -> None:
+        """From version 0 to the saved model. Raises what stopped it, after the books are closed."""
+        try:
+            await self._run()
+        except BaseException as error:
+            self.loops.ledger.close_rest()
+            cause = first_cause(error)
+            note = "interrupted" if isinstance(cause, asyncio.CancelledError | KeyboardInterrupt) else str(cause)
+            self._tell(self._event("fail", self._balance(), note=note or type(cause).__name__))
+            self.writer.sync()
+            if isinstance(error, BaseExceptionGroup):
+                raise cause from None
+            raise
+
+    async def _run(self) -> None:
+        self._tell(self._event("start", {}))
+        await self.loops.watch.timing("publish", self.loops.publisher.publish(self.loops.trainer.updates))
+        await self._evaluate(0)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.loops.feed(), name="feed")
+            tasks.create_task(self.loops.roll(), name="roll")
+            tasks.create_task(self.loops.pack(), name="pack")
+            tasks.create_task(self.loops.train(self.after_step), name="train")
+        self.loops.ledger.close_rest()
+        self.checkpoints.save_final()
+        self._tell(self._event("finish", {**self._gain(), **self._balance()}))
+        self.writer.sync()
+
+    async def after_step(self, number: int, step: Step, report: StepReport) -> None:
+        """Journal a step; evaluate and save where they are due."""
+        self._step = number
+        metrics = step_metrics(step, report, self.loops.watch.lap(), self.loops.clock.now())
+        self._tell(self._event("step" if report.updated else "skip", metrics))
+        self._skipped = 0 if report.updated else self._skipped + 1
+        if self._skipped >= MOST_SKIPPED:
+            raise TetherError(
+                f"{MOST_SKIPPED} steps in a row held no trainable token (the last at step {number}); "
+                "look at the ledger for what filtered them"
+            )
+        if self.samples and (number == 1 or number % self.samples_every == 0):
+            decode = self.loops.judge.decode
+            self.writer.rollouts([sample_of(row, number, report, decode) for row in _spread(step, self.samples)])
+        await self._evaluate(number)
+        self.checkpoints.save(number)
+
+    async def _evaluate(self, number: int) -> None:
+        if not self.eval_options.due(number, self.loops.steps):
+            return
+        evaluation = await self.loops.watch.timing("eval", self.evaluate())
+        self._evaluations.append(evaluation)
+        self._tell(self._event("eval", evaluation.metrics()))
+
+    def _gain(self) -> Metrics:
+        """Accuracy before and after with the paired interval of their difference."""
+        if len(self._evaluations) < 2 or len(self._evaluations[0].correct) < 2:
+            return {}
+        first, last = self._evaluations[0], self._evaluations[-1]
+        gain = paired_difference(first.correct.astype(float), last.correct.astype(float))
+        n = float(len(first.correct))
+        return {
+            "eval/accuracy_before": Metric(first.accuracy.value, "last", n),
+            "eval/accuracy_after": Metric(last.accuracy.value, "last", n),
+            "eval/accuracy_gain": Metric(gain.value, "last", n),
+            "eval/accuracy_gain_low": Metric(gain.low, "last", n),
+            "eval/accuracy_gain_high": Metric(gain.high, "last", n),
+        }
+
+    def _balance(self) -> Metrics:
+        counts = {fate: float(count) for fate, count in self.loops.ledger.balance().items()}
+        return {"ledger/balance": Metric(counts, "sum")} if counts else {}
+
+    def _event(self, kind: str, metrics: Metrics, note: str = "") -> Event:
+        return Event(event=kind, step=self._step, version=self.loops.trainer.updates, metrics=metrics, note=note)
+
+    def _tell(self, event: Event) -> None:
+        self.writer.event(event)
+        for observer in self.observers:
+            observer(event)
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The first exception inside nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def dump_step(folder: Path, step: Step, error: NonFiniteError) -> Path:
+    """Write the batch that produced a non-finite number, for ``torch.load``; returns the path."""
+    path = folder / "nonfinite-batch.pt"
+    rows = [
+        {
+            "rollout": row.rollout.id,
+            "prompt_ids": list(row.rollout.prompt.token_ids),
+            "token_ids": torch.from_numpy(row.rollout.completion.token_ids.copy()),
+            "logp_behavior": torch.from_numpy(row.rollout.completion.logp.copy()),
+            "version": torch.from_numpy(row.rollout.completion.version.copy()),
+            "reward": row.rollout.reward,
+            "advantage": row.advantage,
+        }
+        for row in step.rows
+    ]
+    torch.save({"error": str(error), "rows": rows}, path)
+    return path
+
+
+def _spread(step: Step, count: int) -> list[Row]:
+    rows = sorted(step.rows, key=lambda row: (row.group, row.rollout.id))
+    stride = max(1, len(rows) // count)
+    return rows[::stride][:count]

@@ -1,0 +1,99 @@
+"""Requests for a prompt, and rollouts from what came back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tether.ports import GenerationRequest, Reward
+from tether.records import Completion, Group, Prompt, Rollout
+from tether.rewards.scoring import score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A group whose completions have been asked for."""
+
+    id: str
+    index: int
+    prompt: Prompt
+    requests: tuple[GenerationRequest, ...]
+    started_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How completions of a prompt are sampled."""
+
+    seed: int
+    """Of the run; every request derives its own from it."""
+    group_size: int
+    temperature: float
+    max_tokens: int
+
+
+def seed_of(seed: int, *names: int) -> int:
+    """A 63-bit seed for a place in the run, the same on every machine.
+
+    >>> seed_of(0, 3, 1) == seed_of(0, 3, 1) != seed_of(0, 1, 3)
+    True
+    """
+    digest = hashlib.blake2b(",".join(map(str, (seed, *names))).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def ask(index: int, prompt: Prompt, sampling: Sampling, now: float) -> Asked:
+    """The requests of a group; ids and seeds depend on the run's seed and the group's index alone."""
+    requests = tuple(
+        GenerationRequest(
+            id=f"g{index}/{member}",
+            prompt_ids=prompt.token_ids,
+            seed=seed_of(sampling.seed, index, member),
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+        )
+        for member in range(sampling.group_size)
+    )
+    return Asked(id=f"g{index}", index=index, prompt=prompt, requests=requests, started_s=now)
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Decodes completions and scores them; one that was cut at ``max_tokens`` gets ``truncated``."""
+
+    reward: Reward
+    decode: Callable[[Sequence[int]], str]
+    eos_ids: frozenset[int]
+    truncated: float = 0.0
+    """Reward of a completion without an end; it never reaches the reward function."""
+
+    def text(self, completion: Completion) -> str:
+        """The completion without its end-of-sequence token."""
+        ids = completion.token_ids.tolist()
+        return self.decode(ids[:-1] if ids and ids[-1] in self.eos_ids else ids)
+
+    def rollout(self, request: GenerationRequest, prompt: Prompt, completion: Completion) -> tuple[str, float]:
+        """Text and reward of one completion; raises ``RewardError`` naming the rollout."""
+        text = self.text(completion)
+        if completion.finish == "length":
+            return text, self.truncated
+        return text, score(self.reward, prompt, text, request.id)
+
+    def group(self, asked: Asked, completions: Sequence[Completion], now: float) -> Group:
+        """The finished group."""
+        rollouts = []
+        for request, completion in zip(asked.requests, completions, strict=True):
+            text, reward = self.rollout(request, asked.prompt, completion)
+            rollouts.append(
+                Rollout(
+                    id=request.id,
+                    prompt=asked.prompt,
+                    completion=completion,
+                    text=text,
+                    reward=reward,
+                    started_s=asked.started_s,
+                    finished_s=now,
+                )
+            )
+        return Group(id=asked.id, index=asked.index, rollouts=tuple(rollouts))

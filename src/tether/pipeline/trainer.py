@@ -1,0 +1,258 @@
+"""One optimizer update from one step: measure, loss and backward, check, update. The only owner of staleness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from tether.core.algorithm import Algorithm
+from tether.core.loss import EdgeStatistics, LossTerms, measure_scope, policy_loss
+from tether.core.measures import clipping, mismatch, staleness
+from tether.core.rule import PolicyTokens
+from tether.core.tokens import TokenBatch
+from tether.errors import ConfigError, NonFiniteError, StalenessError
+from tether.models.policy import Policy
+from tether.pipeline.nonfinite import explain
+from tether.pipeline.packing import MicroBatch, Step
+from tether.records import Metric, Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerOptions:
+    """The ``[trainer]`` table."""
+
+    lr: float = 3e-4
+    """Learning rate after warm-up."""
+    warmup: int = 16
+    """Updates over which the rate rises linearly from 0."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """After warm-up: stay, or fall to 0 at the last step along a cosine."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    """AdamW's decay rates."""
+    weight_decay: float = 0.0
+    grad_clip: float = 1.0
+    """Largest norm of the gradient over all parameters."""
+    token_budget: int = 16384
+    """Padded tokens of a micro-batch; a response is never split and one that exceeds it goes alone."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights being trained; ratios are float32 whatever it is."""
+    gradient_checkpointing: bool = False
+    """Recompute layers in backward: less memory, about a third more time."""
+
+    def __post_init__(self) -> None:
+        positive = {"lr": self.lr, "grad_clip": self.grad_clip, "token_budget": self.token_budget}
+        for name, value in positive.items():
+            if not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"trainer.{name} must be a finite number > 0; got {value}")
+        for name, value in {"warmup": self.warmup, "weight_decay": self.weight_decay}.items():
+            if not value >= 0:
+                raise ConfigError(f"trainer.{name} must be >= 0; got {value}")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"trainer.betas must lie in [0, 1); got {list(self.betas)}")
+
+    def lr_at(self, update: int, total: int) -> float:
+        """Learning rate of update ``0 .. total - 1``.
+
+        >>> [TrainerOptions(lr=1.0, warmup=4).lr_at(u, 100) for u in (0, 3, 50)]
+        [0.25, 1.0, 1.0]
+        """
+        rising = min(1.0, (update + 1) / self.warmup) if self.warmup else 1.0
+        if self.schedule == "constant":
+            return self.lr * rising
+        done = min(1.0, max(0, update - self.warmup) / max(1, total - self.warmup))
+        return self.lr * rising * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What a step did."""
+
+    updated: bool
+    """False if the step held no trainable token: no update, no version."""
+    metrics: Metrics
+    logp: Mapping[str, Float[Tensor, "L"]]
+    """Current log-probabilities just before the update, by rollout id."""
+    staleness: Mapping[str, Tensor]
+    """Staleness of each token at use, by rollout id."""
+
+
+class Trainer:
+    """Owns the weights, the optimizer and the count of updates.
+
+    Args:
+        policy: the model being trained.
+        reference: a frozen model for the KL penalty; needed exactly if the algorithm has one.
+        algorithm: what is maximized.
+        options: how.
+        temperature: of the sampling, applied to the trainer's logits too.
+        limits: total updates (for the schedule) and the largest staleness allowed.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        algorithm: Algorithm,
+        options: TrainerOptions,
+        *,
+        reference: Policy | None,
+        temperature: float,
+        limits: tuple[int, int],
+    ) -> None:
+        if (reference is None) != (algorithm.kl is None):
+            raise ConfigError("a KL penalty needs a reference model, and a reference model a KL penalty")
+        self.policy = policy
+        self.updates = 0
+        self._reference = reference
+        self._algorithm = algorithm
+        self._options = options
+        self._temperature = temperature
+        self._total, self._allowed = limits
+        self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
+        self._optimizer = torch.optim.AdamW(
+            self._parameters, lr=options.lr, betas=options.betas, weight_decay=options.weight_decay
+        )
+
+    def step(self, step: Step) -> StepReport:
+        """Measure, differentiate, check, update. Raises before the update if anything is not finite or too stale."""
+        if step.denominator.num_tokens == 0:
+            return StepReport(updated=False, metrics={}, logp={}, staleness={})
+        batches = [self._tokens(micro_batch) for micro_batch in step.micro_batches]
+        stale = staleness(batches)
+        self._check_staleness(stale)
+        shared = self._measure_step(step.micro_batches, batches)
+        terms: list[LossTerms] = []
+        policies: list[PolicyTokens] = []
+        scopes: list[EdgeStatistics] = []
+        for micro_batch, tokens in zip(step.micro_batches, batches, strict=True):
+            policy = self._forward(micro_batch)
+            tokens = self._with_proximal(tokens, policy.logp)
+            stats = shared or measure_scope(self._algorithm, [(policy.logp, tokens)])
+            term = policy_loss(policy, tokens, self._algorithm, stats, step.denominator)
+            term.loss.backward()
+            terms.append(term._replace(loss=term.loss.detach()))
+            policies.append(PolicyTokens(policy.logp.detach(), policy.entropy))
+            scopes.append(stats)
+        norm = nn.utils.clip_grad_norm_(self._parameters, self._options.grad_clip)
+        self._check_finite(step, terms, policies, norm)
+        lr = self._update()
+        return StepReport(
+            updated=True,
+            metrics={
+                **stale,
+                **mismatch([(p.logp, t) for p, t in zip(policies, batches, strict=True)]),
+                **clipping(terms, step.denominator.num_tokens),
+                **self._policy_metrics(step, terms, policies),
+                **self._readings(step, scopes),
+                "policy/grad_norm": Metric(float(norm)),
+                "policy/lr": Metric(lr),
+            },
+            logp=_by_rollout(step.micro_batches, [p.logp for p in policies]),
+            staleness=_by_rollout(step.micro_batches, [t.staleness for t in batches]),
+        )
+
+    def _tokens(self, micro_batch: MicroBatch) -> TokenBatch:
+        """The core's view of a micro-batch, staleness subtracted here and nowhere else."""
+        reference = None
+        if self._reference is not None:
+            with torch.no_grad():
+                reference = self._reference(micro_batch.inputs, temperature=self._temperature, entropy="none").logp
+        return TokenBatch(
+            logp_behavior=micro_batch.logp_behavior,
+            logp_proximal=micro_batch.logp_behavior,
+            advantage=micro_batch.advantage,
+            trainable=micro_batch.trainable,
+            sequence=micro_batch.sequence,
+            group=micro_batch.group,
+            staleness=self.updates - micro_batch.version,
+            logp_reference=reference,
+            entropy_behavior=micro_batch.entropy_behavior,
+        )
+
+    def _with_proximal(self, tokens: TokenBatch, logp: Float[Tensor, "T"]) -> TokenBatch:
+        # one update a batch: the anchor is the current policy itself, so its own forward serves, and the ratio to it
+        # is 1 to the last bit
+        proximal = self._algorithm.proximal(logp.detach(), tokens.logp_behavior)
+        return tokens if proximal is tokens.logp_behavior else replace(tokens, logp_proximal=proximal)
+
+    def _measure_step(
+        self, micro_batches: Sequence[MicroBatch], batches: Sequence[TokenBatch]
+    ) -> EdgeStatistics | None:
+        """Statistics of the whole step; ``None`` where each micro-batch's own forward serves."""
+        factors = (self._algorithm.rule, *self._algorithm.corrections)
+        if len(micro_batches) == 1 or self._algorithm.measure == "micro-batch" or not any(f.needs for f in factors):
+            return None
+        with torch.no_grad():
+            logps = [self._forward(m, entropy=False).logp for m in micro_batches]
+        pairs = [(lp, self._with_proximal(t, lp)) for lp, t in zip(logps, batches, strict=True)]
+        return measure_scope(self._algorithm, pairs)
+
+    def _forward(self, micro_batch: MicroBatch, *, entropy: bool = True) -> PolicyTokens:
+        kind: Literal["none", "detached", "differentiable"] = "detached" if entropy else "none"
+        if entropy and self._algorithm.entropy:
+            kind = "differentiable"
+        return self.policy(micro_batch.inputs, temperature=self._temperature, entropy=kind)
+
+    def _update(self) -> float:
+        lr = self._options.lr_at(self.updates, self._total)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self.updates += 1
+        return lr
+
+    def _check_staleness(self, stale: Metrics) -> None:
+        largest = stale["staleness/max"].value
+        assert isinstance(largest, float)
+        if largest > self._allowed:
+            raise StalenessError(
+                f"a token of staleness {largest:.0f} reached the trainer at update {self.updates}, above the bound "
+                f"{self._allowed} printed at start; this is a fault of the pipeline: please report it with this run"
+            )
+
+    def _check_finite(
+        self, step: Step, terms: Sequence[LossTerms], policies: Sequence[PolicyTokens], norm: Tensor
+    ) -> None:
+        """One wait for the device; only a bad step looks closer."""
+        checks = [norm, *(t.loss for t in terms), *(p.logp.sum() for p in policies)]
+        if bool(torch.stack([x.detach().float() for x in checks]).isfinite().all()):
+            return
+        self._optimizer.zero_grad(set_to_none=True)
+        raise NonFiniteError(explain(step.micro_batches, [p.logp for p in policies], terms, self.updates))
+
+    def _policy_metrics(self, step: Step, terms: Sequence[LossTerms], policies: Sequence[PolicyTokens]) -> Metrics:
+        n = float(step.denominator.num_tokens)
+        entropy = sum(float(p.entropy.detach().sum()) for p in policies if p.entropy is not None) / n
+        metrics = {
+            "policy/entropy": Metric(entropy, "mean", n),
+            "policy/loss": Metric(sum(float(t.loss) for t in terms)),
+        }
+        if self._algorithm.kl is not None:
+            metrics["policy/kl_reference"] = Metric(sum(float(t.kl) for t in terms), "mean", n)
+        return metrics
+
+    def _readings(self, step: Step, scopes: Sequence[EdgeStatistics]) -> Metrics:
+        """The rule's scope-wide numbers; with several scopes in a step, their mean weighted by tokens."""
+        rule = self._algorithm.rule
+        if all(scope is scopes[0] for scope in scopes):
+            weighted = [(1.0, rule.readings(scopes[0][rule.reads]))]
+        else:
+            sizes = [float(len(m.trainable)) for m in step.micro_batches]
+            weighted = [(w, rule.readings(scope[rule.reads])) for w, scope in zip(sizes, scopes, strict=True)]
+        total = sum(weight for weight, _ in weighted)
+        return {name: Metric(sum(w * readings[name] for w, readings in weighted) / total) for name in weighted[0][1]}
+
+
+def _by_rollout(micro_batches: Sequence[MicroBatch], values: Sequence[Tensor]) -> dict[str, Tensor]:
+    pieces: dict[str, Tensor] = {}
+    for micro_batch, value in zip(micro_batches, values, strict=True):
+        lengths = [len(row.rollout.completion) for row in micro_batch.rows]
+        for row, piece in zip(micro_batch.rows, value.detach().split_with_sizes(lengths), strict=True):
+            pieces[row.rollout.id] = piece
+    return pieces

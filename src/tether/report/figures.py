@@ -1,0 +1,311 @@
+"""The curves of a report: which metrics stand together, how they are drawn, and what healthy looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final, Literal
+
+import numpy as np
+from bokeh.models import (
+    DataRange1d,
+    FixedTicker,
+    HoverTool,
+    Legend,
+    LegendItem,
+    NumeralTickFormatter,
+    PrintfTickFormatter,
+)
+from bokeh.plotting import figure
+
+from tether.journal import RunView
+from tether.journal.reader import Series
+
+BLUE: Final = "#3d85c6"
+ORANGE: Final = "#e08a1e"
+RED: Final = "#d0506a"
+GREEN: Final = "#2e9e86"
+GREY: Final = "#8a919c"
+"""Readable on a light and on a dark page, as are all colours here."""
+
+MOST_POINTS: Final = 2000
+"""A longer curve is thinned to the lowest and the highest point of each of half as many stretches."""
+
+
+LOG_TICKS: Final = tuple(float(f"{digit}e{power}") for power in range(-12, 7) for digit in (1, 2, 5))
+"""Labels of a log axis: the usual ticker crowds less than a decade and leaves more than one bare."""
+
+
+FEW_POINTS: Final = 60
+"""A curve this short has a dot at each point."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One line of a figure."""
+
+    metric: str
+    """A name, or a pattern (``throughput/*``) of which the first match is drawn."""
+    label: str
+    colour: str
+    event: str = "step"
+    band: tuple[str, str] | None = None
+    """Metrics of the lower and the upper end of its interval, drawn if both were measured."""
+    dash: Literal["solid", "dashed"] = "solid"
+    """``dashed`` for a curve that may lie exactly on another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One figure with its sentence."""
+
+    title: str
+    unit: str
+    says: str
+    """What it shows and what healthy looks like, in a sentence or two."""
+    curves: tuple[Curve, ...]
+    scale: Literal["linear", "log"] = "linear"
+    """``log`` is kept only where every value drawn is above 0."""
+    kind: Literal["curves", "histogram"] = "curves"
+
+
+PANELS: Final = (
+    Panel(
+        title="Reward",
+        unit="mean reward",
+        says="Mean reward of the rollouts that each step trained on. Healthy: it climbs through the noise and "
+        "levels off; a fall that does not recover is a collapse.",
+        curves=(Curve(metric="reward/mean", label="reward", colour=BLUE),),
+    ),
+    Panel(
+        title="Held-out accuracy",
+        unit="accuracy",
+        says="Share of held-out prompts answered correctly, with its interval. Healthy: it follows the reward; "
+        "reward that rises alone is being gamed.",
+        curves=(
+            Curve(
+                metric="eval/accuracy",
+                label="accuracy",
+                colour=GREEN,
+                event="eval",
+                band=("eval/accuracy_low", "eval/accuracy_high"),
+            ),
+        ),
+    ),
+    Panel(
+        title="Staleness",
+        unit="optimizer updates",
+        says="Updates made between a token's weights and its use. Healthy: the maximum stays under the bound "
+        "printed at the start; a drift upwards means that generation falls behind.",
+        curves=(
+            Curve(metric="staleness/max", label="max", colour=ORANGE),
+            Curve(metric="staleness/mean", label="mean", colour=BLUE, dash="dashed"),
+        ),
+    ),
+    Panel(
+        title="Staleness of all trained tokens",
+        unit="tokens",
+        says="How many tokens were trained at each staleness, over the whole run. Healthy: the spread that the "
+        "configured lag implies, and nothing beyond it.",
+        curves=(Curve(metric="staleness/histogram", label="tokens", colour=BLUE),),
+        kind="histogram",
+    ),
+    Panel(
+        title="Mismatch",
+        unit="|d|, nats",
+        says="Distance between the policy being trained and the one that sampled: |d|, with d = logp - logp_behavior. "
+        "Healthy: flat or slowly moving; growth without end is how stale runs die.",
+        curves=(
+            Curve(metric="mismatch/abs_mean", label="mean |d|", colour=BLUE),
+            Curve(metric="mismatch/p99", label="99th percentile", colour=ORANGE),
+        ),
+        scale="log",
+    ),
+    Panel(
+        title="SAT's trust region",
+        unit="log-ratio, radius",
+        says="q, above which a token's radius contracts, and the one PPO radius that gives the same gradient. "
+        "Healthy: the radii sit below PPO's own and tighten when q is small.",
+        curves=(
+            Curve(metric="sat/q", label="q", colour=GREY),
+            Curve(metric="sat/effective_radius_low", label="radius below 1", colour=BLUE),
+            Curve(metric="sat/effective_radius_high", label="radius above 1", colour=ORANGE),
+        ),
+        scale="log",
+    ),
+    Panel(
+        title="Tokens held back",
+        unit="share of tokens",
+        says="Share gated by SAT, share that only SAT cuts, and share with no gradient in all. Healthy: a few "
+        "per cent; near 0 the rule does nothing, and a large share throws the data away.",
+        curves=(
+            Curve(metric="clip/fraction", label="clipped in all", colour=BLUE),
+            Curve(metric="sat/gate_fraction", label="gated", colour=GREY),
+            Curve(metric="sat/newly_cut_fraction", label="newly cut by SAT", colour=ORANGE),
+        ),
+    ),
+    Panel(
+        title="Entropy",
+        unit="nats a token",
+        says="How undecided the policy is. Healthy: it sinks slowly as the policy learns; a plunge towards 0 "
+        "ends exploration, and a rise means that the policy is coming apart.",
+        curves=(Curve(metric="policy/entropy", label="entropy", colour=GREEN),),
+    ),
+    Panel(
+        title="Gradient norm",
+        unit="norm before clipping",
+        says="Size of each step's gradient. Healthy: one order of magnitude, single spikes that pass; "
+        "a lasting rise calls for a lower learning rate or a shorter lag.",
+        curves=(Curve(metric="policy/grad_norm", label="gradient norm", colour=RED),),
+        scale="log",
+    ),
+    Panel(
+        title="Throughput",
+        unit="tokens a second",
+        says="Tokens trained each second of wall time. Healthy: flat; a slow decline usually means that "
+        "completions grow longer or that memory runs short.",
+        curves=(Curve(metric="throughput/*tokens*", label="tokens/s", colour=BLUE),),
+    ),
+)
+
+
+def draw(panel: Panel, run: RunView, steps: DataRange1d) -> figure | None:
+    """The figure of a panel, or ``None`` if the run measured nothing of it; curves share their range of steps."""
+    return _histogram(panel, run) if panel.kind == "histogram" else _curves(panel, run, steps)
+
+
+def _curves(panel: Panel, run: RunView, steps: DataRange1d) -> figure | None:
+    drawn = [(curve, name, thin(run.series(name, curve.event))) for curve in panel.curves if (name := find(curve, run))]
+    if not drawn:
+        return None
+    is_log = panel.scale == "log" and all((series[1] > 0).all() for _, _, series in drawn)
+    plot = _frame(panel, x_range=steps, y_axis_type="log" if is_log else "linear", x_axis_label="step")
+    if is_log:
+        plot.yaxis.ticker = FixedTicker(ticks=list(LOG_TICKS), minor_ticks=[])
+        plot.yaxis.formatter = PrintfTickFormatter(format="%g")
+        plot.ygrid.ticker = plot.yaxis.ticker
+    items, lines = [], []
+    for curve, name, (x, y) in drawn:
+        if curve.band:
+            _band(plot, curve, run)
+        data = {"x": x.astype(np.int32), "y": y.astype(np.float32)}
+        line = plot.line("x", "y", source=data, color=curve.colour, line_width=1.6, line_dash=curve.dash)
+        dots = [plot.scatter("x", "y", source=data, color=curve.colour, size=5)] if len(x) <= FEW_POINTS else []
+        label = curve.label if "*" not in curve.metric else name.rpartition("/")[2]
+        items.append(LegendItem(label=label, renderers=[line, *dots]))
+        lines.append((label, line))
+    _hovers(plot, lines)
+    if len(items) > 1:
+        plot.add_layout(_legend(items), "above")
+    return plot
+
+
+def _hovers(plot: figure, lines: Sequence[tuple[str, Any]]) -> None:
+    """One box with every value where the curves have the same steps, else a box a curve."""
+    first = lines[0][1].data_source
+    if all(np.array_equal(line.data_source.data["x"], first.data["x"]) for _, line in lines):
+        for place, (_, line) in enumerate(lines):
+            first.data[f"y{place}"] = line.data_source.data["y"]
+        boxes = [(lines[0][1], [(label, f"@y{place}") for place, (label, _) in enumerate(lines)])]
+    else:
+        boxes = [(line, [(label, "@y")]) for label, line in lines]
+    for line, values in boxes:
+        tooltips = [("step", "@x"), *((label, f"{column}{{%0.4g}}") for label, column in values)]
+        plot.add_tools(_hover(line, tooltips, {column: "printf" for _, column in values}))
+
+
+def _histogram(panel: Panel, run: RunView) -> figure | None:
+    (curve,) = panel.curves
+    counts = run.histogram(curve.metric)
+    if not counts:
+        return None
+    labels = list(counts)
+    plot = _frame(panel, x_range=labels, x_axis_label="staleness, optimizer updates")
+    data = {"x": labels, "y": list(counts.values())}
+    bars = plot.vbar("x", top="y", width=0.82, source=data, color=curve.colour, alpha=0.85)
+    plot.add_tools(_hover(bars, [(curve.label, "@y{0,0}"), ("staleness", "@x")], {}))
+    plot.y_range.start = 0
+    plot.yaxis.formatter = NumeralTickFormatter(format="0,0")
+    plot.xgrid.visible = False
+    if len(labels) > 24:
+        plot.xaxis.major_label_orientation = "vertical"
+    return plot
+
+
+def _band(plot: figure, curve: Curve, run: RunView) -> None:
+    low, high = (run.series(name, curve.event) for name in curve.band or ("", ""))
+    if len(low[0]) and np.array_equal(low[0], high[0]):
+        plot.varea(low[0], low[1], high[1], fill_color=curve.colour, fill_alpha=0.18)
+
+
+def find(curve: Curve, run: RunView) -> str | None:
+    """The metric that a curve shows: the first of the run's that fits and has numbers."""
+    fitting = (name for name in run.names(curve.event) if fnmatchcase(name, curve.metric))
+    return next((name for name in fitting if len(run.series(name, curve.event)[0])), None)
+
+
+def thin(series: Series, most: int = MOST_POINTS) -> Series:
+    """A series that is short enough to draw: of each stretch its lowest and its highest point, so no spike is lost.
+
+    >>> steps, values = thin((np.arange(9), np.array([0.0, 9, 0, 1, 1, 1, -5, 2, 2])), most=6)
+    >>> steps.tolist(), values.tolist()
+    ([0, 1, 3, 6, 7], [0.0, 9.0, 1.0, -5.0, 2.0])
+    """
+    steps, values = series
+    if len(steps) <= most:
+        return series
+    stretches = np.array_split(np.arange(len(steps)), max(most // 2, 1))
+    kept = sorted({int(s[pick(values[s])]) for s in stretches for pick in (np.argmin, np.argmax)})
+    return steps[kept], values[kept]
+
+
+def _frame(panel: Panel, **options: Any) -> figure:
+    plot = figure(
+        height=260,
+        sizing_mode="stretch_width",
+        tools="xpan,xbox_zoom,reset,save",
+        active_drag="xbox_zoom",
+        background_fill_alpha=0,
+        border_fill_alpha=0,
+        outline_line_color=None,
+        min_border_right=12,
+        y_axis_label=panel.unit,
+        **options,
+    )
+    plot.toolbar.logo = None
+    plot.toolbar.autohide = True
+    plot.grid.grid_line_color = GREY
+    plot.grid.grid_line_alpha = 0.22
+    for axis in plot.axis:
+        axis.axis_line_color = GREY
+        axis.axis_line_alpha = 0.5
+        axis.major_tick_line_color = None
+        axis.minor_tick_line_color = None
+        axis.major_label_text_color = GREY
+        axis.axis_label_text_color = GREY
+        axis.major_label_text_font = axis.axis_label_text_font = "system-ui, sans-serif"
+        axis.major_label_text_font_size = "11px"
+        axis.axis_label_text_font_size = "12px"
+        axis.axis_label_text_font_style = "normal"
+    return plot
+
+
+def _legend(items: Sequence[LegendItem]) -> Legend:
+    return Legend(
+        items=list(items),
+        orientation="horizontal",
+        click_policy="mute",
+        label_text_color=GREY,
+        label_text_font="system-ui, sans-serif",
+        label_text_font_size="12px",
+        background_fill_alpha=0,
+        border_line_color=None,
+        padding=0,
+        margin=4,
+        spacing=14,
+    )
+
+
+def _hover(renderer: Any, tooltips: list[tuple[str, str]], formatters: dict[str, str]) -> HoverTool:
+    return HoverTool(renderers=[renderer], tooltips=tooltips, formatters=formatters, mode="vline", visible=False)

@@ -1,0 +1,193 @@
+"""One run as one HTML file: no network, no torch; opens from a disk on any laptop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any, Final
+
+from bokeh.embed import components
+from bokeh.models import DataRange1d
+from bokeh.resources import Resources
+
+from tether.journal import RunView, Sample
+from tether.journal.schema import REPORT_FILE
+from tether.journal.writer import write_whole
+from tether.records import Metrics
+from tether.report.figures import PANELS, draw
+
+SETTINGS: Final = (
+    ("algorithm", ("algorithm.preset",)),
+    ("rule", ("algorithm.rule.name", "algorithm.rule")),
+    ("scope (measure)", ("algorithm.measure",)),
+    ("ratio level", ("algorithm.level",)),
+    ("model", ("model.path", "model")),
+    ("task", ("task.name", "task")),
+    ("engine", ("engine.kind", "engine")),
+    ("regime", ("pipeline.regime",)),
+    ("lag", ("pipeline.lag",)),
+    ("staleness bound", ("derived.staleness_bound", "pipeline.max_staleness")),
+    ("steps", ("run.steps",)),
+    ("learning rate", ("trainer.lr",)),
+    ("seed", ("run.seed",)),
+)
+"""Label in the header, and the places in the resolved recipe where its value may stand."""
+
+NUM_SAMPLES: Final = 4
+"""Stored samples shown from the beginning, and as many from the end."""
+
+
+def write_report(run_folder: Path | str, out: Path | str | None = None) -> Path:
+    """Write the report of a run and return its path: ``report.html`` in the run directory unless said otherwise."""
+    run = RunView(run_folder)
+    path = Path(out) if out is not None else run.folder / REPORT_FILE
+    write_whole(path, render(run).encode("utf-8", "backslashreplace"))
+    return path
+
+
+def render(run: RunView) -> str:
+    """The whole page. Whatever comes from the run is escaped."""
+    figures, script = _figures(run)
+    template = Template((files("tether.report") / "page.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        title=escape(_look_up(run.config, ("recipe", "run.recipe", "run.name")) or run.folder.resolve().name),
+        status=run.status,
+        subtitle=_subtitle(run),
+        notices="".join(_notices(run)),
+        outcome=_outcome(run),
+        settings="".join(_settings(run.config)),
+        figures=figures,
+        fates=_fates(run),
+        times=_times(run),
+        samples=_samples(run),
+        config=escape(json.dumps(run.config, indent=2, ensure_ascii=False)),
+        bokeh="\n".join(Resources(mode="inline", components=["bokeh"]).js_raw),
+        script=script,
+    )
+
+
+def _figures(run: RunView) -> tuple[str, str]:
+    steps = DataRange1d(range_padding=0.02)
+    plots = {panel.title: plot for panel in PANELS if (plot := draw(panel, run, steps)) is not None}
+    script, divs = components(plots) if plots else ("", {})
+    absent = '<div class="absent">not measured in this run</div>'
+    cards = [
+        f'<div class="card"><h3>{escape(panel.title)}</h3>{divs.get(panel.title, absent)}'
+        f"<p>{escape(panel.says)}</p></div>"
+        for panel in PANELS
+    ]
+    return "\n".join(cards), script
+
+
+def _subtitle(run: RunView) -> str:
+    last = run.events[-1] if run.events else None
+    if last is None:
+        return "Nothing was recorded yet."
+    return f"{last.step:,} steps, {last.version:,} optimizer updates, {len(run.ledger):,} rollouts in the ledger"
+
+
+def _notices(run: RunView) -> Iterable[str]:
+    failure = run.last("fail")
+    if run.status == "failed" and failure is not None:
+        why = escape(failure.note) or "no reason was recorded"
+        yield f'<div class="notice"><strong>This run failed at step {failure.step}.</strong> {why}</div>'
+    if run.status == "unfinished":
+        yield (
+            '<div class="notice mild"><strong>This run has not finished.</strong> '
+            "It still goes on, or was stopped from outside; the curves end where the journal ends.</div>"
+        )
+    if run.is_torn:
+        yield '<div class="notice mild">The last line of the journal was cut off and is left out.</div>'
+
+
+def _outcome(run: RunView) -> str:
+    finish = run.last("finish")
+    numbers = _numbers(finish.metrics) if finish else {}
+    before, after = numbers.get("eval/accuracy_before"), numbers.get("eval/accuracy_after")
+    heading = '<p class="soft">Held-out accuracy, before and after</p>'
+    if before is None or after is None:
+        evals = run.series("eval/accuracy", "eval")[1]
+        if not len(evals):
+            return f"{heading}<p>not measured in this run</p>"
+        if len(evals) == 1:
+            return f'{heading}<p class="big">{evals[0]:.3f}</p><p class="gain soft">the only evaluation</p>'
+        before, after = float(evals[0]), float(evals[-1])
+    text = f'{heading}<p class="big">{before:.3f} → {after:.3f}</p>'
+    gain, low, high = (numbers.get(f"eval/accuracy_gain{end}") for end in ("", "_low", "_high"))
+    if gain is None or low is None or high is None:
+        return f'{text}<p class="gain soft">first and last evaluation; no paired interval was recorded</p>'
+    kind = "finished" if low > 0 else "failed" if high < 0 else "unfinished"
+    return f'{text}<p class="gain {kind}">{gain:+.3f}, paired 95 % interval {low:+.3f} to {high:+.3f}</p>'
+
+
+def _settings(config: Mapping[str, Any]) -> Iterable[str]:
+    for label, places in SETTINGS:
+        value = _look_up(config, places)
+        if value is not None:
+            yield f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>"
+
+
+def _look_up(config: Mapping[str, Any], places: Iterable[str]) -> str | None:
+    """The first of some dotted places that holds a plain value, as text."""
+    for place in places:
+        value: Any = config
+        for key in place.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, str | int | float):
+            return str(value)
+    return None
+
+
+def _numbers(metrics: Metrics) -> dict[str, float]:
+    return {name: metric.value for name, metric in metrics.items() if not isinstance(metric.value, Mapping)}
+
+
+def _fates(run: RunView) -> str:
+    rows = [f'<tr><td>{escape(fate)}</td><td class="num">{count:,}</td></tr>' for fate, count in run.balance().items()]
+    if not rows:
+        return '<p class="soft">No rollout came to its end in this run.</p>'
+    rows.append(f'<tr><td class="soft">all, each exactly once</td><td class="num">{len(run.ledger):,}</td></tr>')
+    return f'<table><tr><th>fate</th><th class="num">rollouts</th></tr>{"".join(rows)}</table>'
+
+
+def _times(run: RunView) -> str:
+    totals = {name: seconds for name, seconds in run.totals("time/").items() if name.endswith("_s")}
+    if not totals:
+        return '<p class="soft">not measured in this run</p>'
+    largest = max(totals.values()) or 1.0
+    rows = [
+        f"<tr><td>{escape(name.removeprefix('time/').removesuffix('_s').replace('_', ' '))}</td>"
+        f'<td style="width:45%"><meter max="{largest:.6g}" value="{seconds:.6g}"></meter></td>'
+        f'<td class="num">{seconds:,.1f} s</td></tr>'
+        for name, seconds in totals.items()
+    ]
+    return f'<table><tr><th>part</th><th></th><th class="num">in all</th></tr>{"".join(rows)}</table>'
+
+
+def _samples(run: RunView) -> str:
+    stored = run.rollouts
+    if not stored:
+        return '<p class="soft">No samples were stored in this run.</p>'
+    is_short = len(stored) <= 2 * NUM_SAMPLES
+    shown = stored if is_short else stored[:NUM_SAMPLES] + stored[-NUM_SAMPLES:]
+    rows = "".join(_sample_row(sample) for sample in shown)
+    which = "All stored samples." if is_short else "The earliest and the latest stored samples."
+    head = "".join(f"<th>{name}</th>" for name in ("step", "rollout", "staleness", "reward", "prompt", "completion"))
+    return (
+        f'<p class="soft">{which} <code>tether show RUN ROLLOUT</code> shows one token by token.</p>'
+        f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
+    )
+
+
+def _sample_row(sample: Sample) -> str:
+    staleness = sample.staleness
+    low, high = (int(staleness.min()), int(staleness.max())) if len(staleness) else (0, 0)
+    spread = str(low) if low == high else f"{low}–{high}"  # noqa: RUF001
+    cells = (str(sample.step), sample.id, spread, f"{sample.reward:g}")
+    plain = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    texts = "".join(f'<td class="mono text">{escape(text)}</td>' for text in (sample.prompt, sample.completion))
+    return f"<tr>{plain}{texts}</tr>"

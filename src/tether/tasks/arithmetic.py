@@ -1,0 +1,111 @@
+"""Chains of one-digit arithmetic modulo a small number, with every running value written out."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+
+from tether.errors import ConfigError
+from tether.registry import TASKS
+from tether.tasks.task import Problem, Split
+
+_HELDOUT_SHARE = 8  # one text in so many is held out
+_FEWEST_PROBLEMS = 100  # below it a split may hold nothing at all
+
+
+@TASKS.register("arithmetic")
+@dataclass(frozen=True, kw_only=True)
+class Arithmetic:
+    """Evaluate a chain of operations strictly from left to right, modulo ``modulus``.
+
+    The answer is one running value per operation, separated by commas; the last one is the result. Operands are
+    drawn from 1 to ``modulus - 1``, the number of operations uniformly from its range. A text belongs to the held-out
+    split if a hash of it says so, hence no text is ever in both, whatever the seeds and the difficulty.
+
+    >>> task = Arithmetic(modulus=7)
+    >>> task.running_values("4+3*5-2=")
+    (0, 0, 5)
+    >>> problem = task.problem("train", seed=0, index=0)
+    >>> problem.reference == problem.demonstration.split(",")[-1]
+    True
+    >>> problem == task.problem("train", seed=0, index=0)
+    True
+    """
+
+    modulus: int = 7
+    """Every value is the remainder by this number: 2 to 10, so that it is one digit."""
+    min_operations: int = 4
+    """Fewest operations in a chain."""
+    max_operations: int = 10
+    """Most operations in a chain."""
+    operators: str = "+-*"
+    """Operators that occur; a subset of ``+-*``."""
+    reward: str = "exact"
+    """Name of the reward that judges the answers, or ``package.module:function``."""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.modulus <= 10:
+            raise ConfigError(f"modulus must be 2 to 10, so that a value is one digit; got {self.modulus}")
+        if not 1 <= self.min_operations <= self.max_operations:
+            raise ConfigError(
+                f"a chain needs 1 <= min_operations <= max_operations; got {self.min_operations} and "
+                f"{self.max_operations}"
+            )
+        if not self.operators or set(self.operators) - set("+-*") or len(set(self.operators)) != len(self.operators):
+            raise ConfigError(f"operators must be some of '+-*', each once; got {self.operators!r}")
+        if self.num_problems < _FEWEST_PROBLEMS:
+            raise ConfigError(
+                f"a task needs at least {_FEWEST_PROBLEMS} different problems to be split; these settings make "
+                f"{self.num_problems}; raise modulus or max_operations, or allow more operators"
+            )
+
+    @property
+    def num_problems(self) -> int:
+        """How many different texts these settings make, both splits together."""
+        lengths = range(self.min_operations, min(self.max_operations, self.min_operations + 20) + 1)
+        return sum((self.modulus - 1) ** (n + 1) * len(self.operators) ** n for n in lengths)
+
+    def problem(self, split: Split, seed: int, index: int) -> Problem:
+        """The problem of that number in that split; the same one for the same arguments."""
+        source = random.Random(f"arithmetic/{split}/{seed}/{index}")
+        while True:
+            text = self._draw(source)
+            if is_heldout(text) == (split == "heldout"):
+                break
+        values = [str(value) for value in self.running_values(text)]
+        return Problem(text=text, reference=values[-1], demonstration=",".join(values))
+
+    def running_values(self, text: str) -> tuple[int, ...]:
+        """The value after each operation of a text such as ``4+3*5=``."""
+        value, values = int(text[0]), []
+        for operator, operand in zip(text[1:-1:2], text[2:-1:2], strict=True):
+            value = apply(operator, value, int(operand)) % self.modulus
+            values.append(value)
+        return tuple(values)
+
+    def _draw(self, source: random.Random) -> str:
+        chain = str(source.randrange(1, self.modulus))
+        for _ in range(source.randint(self.min_operations, self.max_operations)):
+            chain += source.choice(self.operators) + str(source.randrange(1, self.modulus))
+        return chain + "="
+
+
+def apply(operator: str, left: int, right: int) -> int:
+    """One operation on whole numbers.
+
+    >>> apply("+", 4, 3), apply("-", 0, 2), apply("*", 3, 5)
+    (7, -2, 15)
+    """
+    match operator:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case _:
+            return left * right
+
+
+def is_heldout(text: str) -> bool:
+    """Whether a text belongs to the held-out split: one in eight, by its SHA-256, the same on every machine."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % _HELDOUT_SHARE == 0

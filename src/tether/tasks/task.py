@@ -1,0 +1,34 @@
+"""What a task is: problems that can be made again from a split, a seed and an index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+Split = Literal["train", "heldout"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A question with what it is judged by."""
+
+    text: str
+    """What the policy sees."""
+    reference: str
+    """What the reward compares with; never shown to the policy."""
+    demonstration: str
+    """A right answer in full, without the end-of-sequence token. Only the warm-up reads it; empty where none exists."""
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A source of problems; a frozen dataclass whose fields are its difficulty."""
+
+    @property
+    def reward(self) -> str:
+        """Name of the reward that judges its answers, or ``package.module:function``."""
+        ...
+
+    def problem(self, split: Split, seed: int, index: int) -> Problem:
+        """The same problem for the same arguments; no text is in both splits, whatever the seeds."""
+        ...

@@ -1,0 +1,1 @@
+"""Tests mirror src; laws, golden numbers, architecture and whole runs stand beside."""

@@ -1,0 +1,110 @@
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tether.engines.torch import Torch, TorchEngine
+from tether.ports import GenerationRequest
+from tether.weights.memory import MemoryStore
+
+VOCABULARY = 24
+CONTEXT = 64
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A model as the loader would hand it over."""
+
+    model: Any
+    eos_ids: tuple[int, ...] = (1,)
+    pad_id: int = 0
+    context: int = CONTEXT
+
+
+@dataclass
+class ManualClock:
+    """Counts what is spent, and lets a test act at every yield."""
+
+    at_yield: Callable[[int], Any] | None = None
+    spent: list[tuple[str, float]] = field(default_factory=list)
+
+    def now(self) -> float:
+        return sum(amount for _, amount in self.spent)
+
+    async def spend(self, what: str, amount: float = 1.0) -> None:
+        self.spent.append((what, amount))
+        if self.at_yield is not None:
+            action = self.at_yield(len(self.spent))
+            if action is not None:
+                await action
+
+
+def build(kind: str = "moe", seed: int = 0, sharpness: float = 4.0) -> Any:
+    """A small random model whose distributions are far from uniform."""
+    import transformers as hf
+
+    shape = {"vocab_size": VOCABULARY, "eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None}
+    body = {
+        **shape,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "max_position_embeddings": CONTEXT,
+    }
+    experts = {"moe_intermediate_size": 48, "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": True}
+    torch.manual_seed(seed)
+    match kind:
+        case "moe":
+            model = hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**body, **experts))
+        case "tied":
+            model = hf.Qwen3ForCausalLM(hf.Qwen3Config(**body, tie_word_embeddings=True))
+        case "sliding":
+            model = hf.MistralForCausalLM(hf.MistralConfig(**body, sliding_window=6))
+        case "gpt2":
+            model = hf.GPT2LMHeadModel(hf.GPT2Config(**shape, n_embd=64, n_layer=2, n_head=2, n_positions=CONTEXT))
+        case _:
+            raise AssertionError(kind)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(sharpness)
+    return model.eval()
+
+
+def engine_of(model: Any, *, clock: ManualClock | None = None, store: Any = None, **options: Any) -> TorchEngine:
+    eos_ids, pad_id = options.pop("eos_ids", (1,)), options.pop("pad_id", 0)
+    context = options.pop("context", CONTEXT)
+    return TorchEngine(
+        Ready(model, eos_ids, pad_id, context),
+        Torch(**options),
+        store=store or MemoryStore("float32"),
+        clock=clock or ManualClock(),
+    )
+
+
+def requests(count: int, *, temperature: float = 1.0, max_tokens: int = 20, top_k: int = 0) -> list[GenerationRequest]:
+    """Prompts of many lengths, some with the end-of-sequence and the padding id inside."""
+    numbers = torch.Generator().manual_seed(5)
+    made = []
+    for i in range(count):
+        length = int(torch.randint(1, 14, (), generator=numbers))
+        ids = torch.randint(0, VOCABULARY, (length,), generator=numbers)
+        made.append(
+            GenerationRequest(
+                id=f"r{i}",
+                prompt_ids=tuple(ids.tolist()),
+                seed=1000 + i,
+                max_tokens=max_tokens - i % 3,
+                temperature=temperature,
+                top_k=top_k,
+            )
+        )
+    return made
+
+
+def state(model: Any) -> Mapping[str, torch.Tensor]:
+    return dict(model.state_dict())

@@ -1,0 +1,375 @@
+"""Laws of every registered rule, correction and aggregation, at both ratio levels; new ones are found by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tether.core.algorithm import Algorithm
+from tether.core.kl import K3
+from tether.core.loss import EdgeStatistics, measure_scope, policy_loss
+from tether.core.ratio import Edge, edge_log_ratio
+from tether.core.rule import PolicyTokens, Rule, Surrogate
+from tether.core.statistics import AbsoluteQuantile, Statistic, Statistics
+from tether.core.surrogate import clipped
+from tether.core.tokens import TokenBatch
+
+from .batches import (
+    LEVELS,
+    Drawn,
+    algorithm_of,
+    batches,
+    built,
+    counts,
+    every_aggregation,
+    every_algorithm,
+    every_correction,
+    every_rule,
+    split_by_response,
+    terms_and_gradient,
+    with_proximal,
+)
+from tether.registry import CORRECTIONS, RULES
+
+ALGORITHMS = every_algorithm()
+AGGREGATIONS = every_aggregation()
+everywhere = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
+every_sum = pytest.mark.parametrize("aggregation", AGGREGATIONS.values(), ids=AGGREGATIONS.keys())
+few = settings(max_examples=15)
+
+NOT_REINFORCE: dict[str, str] = {}
+"""Rules whose on-policy gradient is not REINFORCE's by definition, and why; none so far."""
+
+
+def close(got: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
+
+
+# --- on-policy -------------------------------------------------------------------------------------------------------
+
+
+@everywhere
+@every_sum
+@given(drawn=batches(spread=0.0))
+@settings(max_examples=5)
+def test_on_policy_gradient_is_reinforces_up_to_the_aggregations_weights(algorithm, aggregation, drawn):
+    if algorithm.rule in [built(RULES, name) for name in NOT_REINFORCE]:
+        pytest.skip("differs by definition")
+    tokens, _ = drawn
+    terms, gradient = terms_and_gradient(drawn, dataclasses.replace(algorithm, aggregation=aggregation))
+    share = aggregation(tokens, counts([tokens]))
+    close(gradient, torch.where(tokens.trainable, -tokens.advantage * share, 0.0))
+    assert terms.active.equal(tokens.trainable)
+
+
+# --- untrainable tokens ----------------------------------------------------------------------------------------------
+
+
+def poisoned(drawn: Drawn, poison: float) -> Drawn:
+    """The same batch with the poison in every float field, and in logp, of every untrainable token."""
+    tokens, logp = drawn
+
+    def spoil(x: Tensor) -> Tensor:
+        return torch.where(tokens.trainable, x, torch.tensor(poison)) if x.is_floating_point() else x
+
+    fields = {f.name: spoil(x) for f in dataclasses.fields(tokens) if (x := getattr(tokens, f.name)) is not None}
+    return dataclasses.replace(tokens, **fields), spoil(logp)
+
+
+@everywhere
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e30, -1e30])
+@given(drawn=batches())
+@settings(max_examples=6)
+def test_untrainable_tokens_never_matter_in_value_or_gradient(algorithm, poison, drawn):
+    algorithm = dataclasses.replace(algorithm, kl=K3(coefficient=0.1), entropy=0.01)
+    clean, dirty = drawn, poisoned(drawn, poison)
+    (loss, gradient, push), (loss_dirty, gradient_dirty, push_dirty) = (
+        with_entropy(clean, algorithm),
+        with_entropy(dirty, algorithm),
+    )
+    assert loss_dirty.equal(loss)
+    assert gradient_dirty.equal(gradient)
+    assert push_dirty.equal(push)
+
+
+def with_entropy(drawn: Drawn, algorithm: Algorithm) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss and gradients in logp and in the policy's entropy; untrainable tokens' entropy is whatever their logp is."""
+    tokens, logp = drawn
+    tokens = with_proximal(tokens, algorithm)
+    leaf = logp.clone().requires_grad_()
+    entropy = torch.where(tokens.trainable, 0.5, logp).requires_grad_()
+    stats = measure_scope(algorithm, [(logp, tokens)])
+    loss = policy_loss(PolicyTokens(leaf, entropy), tokens, algorithm, stats, counts([tokens])).loss
+    loss.backward()
+    return loss.detach(), leaf.grad, entropy.grad
+
+
+@everywhere
+def test_an_empty_micro_batch_gives_zero_and_keeps_the_graph(algorithm):
+    nothing = torch.zeros(4)
+    tokens = TokenBatch(
+        logp_behavior=nothing,
+        logp_proximal=nothing,
+        advantage=nothing,
+        trainable=torch.zeros(4, dtype=torch.bool),
+        sequence=torch.arange(4),
+        group=torch.arange(4),
+        staleness=torch.zeros(4, dtype=torch.int64),
+    )
+    for size in (4, 0):
+        part = tokens.select(torch.arange(4) < size)
+        terms, gradient = terms_and_gradient((part, torch.full((size,), math.nan)), algorithm)
+        assert terms.loss == 0.0
+        assert gradient.equal(torch.zeros(size))
+
+
+# --- micro-batches ---------------------------------------------------------------------------------------------------
+
+
+def check_micro_batches_add_up(algorithm: Algorithm, drawn: Drawn, cut: int) -> None:
+    """The law: loss and gradient of a step are those of its micro-batches, however it was split (scope ``step``)."""
+    parts = split_by_response(drawn, cut)
+    whole, gradient = terms_and_gradient(drawn, algorithm)
+    stats = measure_scope(algorithm, [(logp, with_proximal(t, algorithm)) for t, logp in parts])
+    denominator = counts([t for t, _ in parts])
+    shares = [terms_and_gradient(part, algorithm, stats, denominator) for part in parts]
+    close(torch.stack([terms.loss for terms, _ in shares]).sum(), whole.loss)
+    close(torch.cat([part for _, part in shares]), gradient)
+    assert torch.cat([terms.active for terms, _ in shares]).equal(whole.active)
+
+
+@everywhere
+@every_sum
+@given(drawn=batches(), cut=st.integers(0, 12))
+@settings(max_examples=8)
+def test_micro_batches_add_up_in_loss_and_gradient(algorithm, aggregation, drawn, cut):
+    algorithm = dataclasses.replace(algorithm, aggregation=aggregation, kl=K3(coefficient=0.1))
+    check_micro_batches_add_up(algorithm, drawn, cut)
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnQuantile:
+    """Wrong on purpose: its radius is a quantile of the micro-batch that it happens to see."""
+
+    needs: ClassVar[tuple[Statistic, ...]] = ()
+    reads: ClassVar[Edge] = "clipped"
+    keeps_pull_back: ClassVar[bool] = True
+
+    def __call__(self, log_ratio: Tensor, policy: PolicyTokens, tokens: TokenBatch, stats: Statistics) -> Surrogate:
+        d = log_ratio.detach().abs()
+        radius = d.quantile(0.5) if len(d) else torch.tensor(0.2)
+        return clipped(log_ratio, tokens.advantage, (1.0 - radius, 1.0 + radius))
+
+    def readings(self, stats: Statistics) -> dict[str, float]:
+        return {}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_rule_that_takes_a_quantile_of_its_own_micro_batch_breaks_the_split_law(level):
+    @given(drawn=batches(spread=0.5), cut=st.integers(0, 12))
+    @settings(max_examples=200, database=None, phases=[Phase.generate])
+    def law(drawn: Drawn, cut: int) -> None:
+        check_micro_batches_add_up(algorithm_of(OwnQuantile(), level=level), drawn, cut)
+
+    with pytest.raises(AssertionError):
+        law()
+
+
+# --- extremes --------------------------------------------------------------------------------------------------------
+
+
+@everywhere
+@pytest.mark.parametrize("sign", [1.0, -1.0], ids=["A>0", "A<0"])
+@pytest.mark.parametrize("spread", [20.0, 1000.0])
+@given(drawn=batches(spread=0.0), seed=st.integers(0, 2**31 - 1))
+@settings(max_examples=6)
+def test_log_ratios_up_to_a_thousand_stay_finite(algorithm, sign, spread, drawn, seed):
+    tokens, logp = drawn
+    noise = torch.Generator().manual_seed(seed)
+    far = spread * (2 * torch.rand(logp.shape, generator=noise) - 1)
+    near = 0.3 * spread * (2 * torch.rand(logp.shape, generator=noise) - 1)
+    tokens = dataclasses.replace(
+        tokens, advantage=sign * torch.ones_like(logp), logp_proximal=logp + near, logp_reference=logp - far
+    )
+    terms, gradient = terms_and_gradient((tokens, logp + far), dataclasses.replace(algorithm, kl=K3(coefficient=0.1)))
+    assert terms.loss.isfinite()
+    assert gradient.isfinite().all()
+    for mark in terms.marks.values():
+        assert mark.value.isfinite().all()
+
+
+@everywhere
+@given(drawn=batches(advantages=(0.0,)))
+@few
+def test_zero_advantage_gives_exactly_zero_gradient(algorithm, drawn):
+    terms, gradient = terms_and_gradient(drawn, algorithm)
+    assert terms.surrogate == 0.0
+    assert not gradient.any()
+
+
+# --- order -----------------------------------------------------------------------------------------------------------
+
+
+@everywhere
+@given(drawn=batches(), seed=st.integers(0, 2**31 - 1))
+@few
+def test_the_order_of_tokens_does_not_matter(algorithm, drawn, seed):
+    tokens, logp = drawn
+    order = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(seed))
+    present = {f.name: x[order] for f in dataclasses.fields(tokens) if (x := getattr(tokens, f.name)) is not None}
+    terms, gradient = terms_and_gradient(drawn, algorithm)
+    mixed, mixed_gradient = terms_and_gradient((dataclasses.replace(tokens, **present), logp[order]), algorithm)
+    close(mixed.loss, terms.loss)
+    close(mixed_gradient, gradient[order])
+
+
+# --- what carries gradient -------------------------------------------------------------------------------------------
+
+
+@everywhere
+@given(drawn=batches())
+@few
+def test_statistics_carry_no_gradient(algorithm, drawn):
+    tokens, logp = drawn
+    tokens = with_proximal(tokens, algorithm)
+    attached = measure_scope(algorithm, [(logp.clone().requires_grad_(), tokens)])
+    assert not any(x.requires_grad for s in attached.values() for x in s.values.values())
+    leaves: EdgeStatistics = {
+        edge: Statistics({key: x.clone().requires_grad_() for key, x in s.values.items()})
+        for edge, s in attached.items()
+    }
+    leaf = logp.clone().requires_grad_()
+    policy_loss(PolicyTokens(leaf), tokens, algorithm, leaves, counts([tokens])).loss.backward()
+    assert all(x.grad is None or not x.grad.any() for s in leaves.values() for x in s.values.values())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", [name for name, _ in every_correction()])
+@given(drawn=batches())
+@few
+def test_weights_are_finite_nonnegative_and_carry_no_gradient(name, level, drawn):
+    algorithm = ALGORITHMS[f"{name}-{level}"]
+    tokens, logp = drawn
+    tokens = with_proximal(tokens, algorithm)
+    stats = measure_scope(algorithm, [(logp, tokens)])
+    weight = torch.ones_like(logp)
+    for correction in algorithm.corrections:
+        quiet = tokens.neutralized()
+        alive = edge_log_ratio(correction.reads, logp.clone().requires_grad_(), quiet, level)
+        value = correction(alive, quiet, stats[correction.reads]).value
+        assert value.isfinite().all()
+        assert (value >= 0).all()
+        assert not value.requires_grad, "a correction detaches its weight itself"
+        assert not correction.is_mask or ((value == 0) | (value == 1)).all()
+        weight = weight * value
+    _, gradient = terms_and_gradient((tokens, logp), algorithm, stats)
+    leaf = logp.clone().requires_grad_()
+    quiet = tokens.neutralized()
+    seen = edge_log_ratio(algorithm.rule.reads, leaf, quiet, level)
+    objective = algorithm.rule(seen, PolicyTokens(leaf), quiet, stats[algorithm.rule.reads]).objective
+    (-(weight * objective)[tokens.trainable].sum()).backward()
+    close(gradient, leaf.grad)
+
+
+@given(
+    drawn=batches(spread=0.3),
+    radii=st.tuples(st.floats(0.01, 0.9), st.floats(0.01, 3.0)),
+    dual_clip=st.sampled_from([None, 1.5, 3.0]),
+    seed=st.integers(0, 2**31 - 1),
+)
+@settings(max_examples=60)
+def test_gradient_of_the_clip_is_its_finite_difference_with_radii_frozen(drawn, radii, dual_clip, seed):
+    tokens, logp = drawn
+    d, advantage = (logp - tokens.logp_behavior).double(), tokens.advantage.double()
+    shrink = torch.rand(len(tokens), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    bounds = (1.0 - radii[0] * shrink, 1.0 + radii[1] * shrink)
+    leaf = d.clone().requires_grad_()
+    clipped(leaf, advantage, bounds, dual_clip).objective.sum().backward()
+    step = 1e-6
+    above, below = (clipped(d + h, advantage, bounds, dual_clip).objective for h in (step, -step))
+    kinks = torch.stack([d - bounds[0].log(), d - bounds[1].log(), d - math.log(dual_clip or 1e9)])
+    smooth = (kinks.abs() > 10 * step).all(0)
+    torch.testing.assert_close(leaf.grad[smooth], ((above - below) / (2 * step))[smooth], rtol=1e-6, atol=1e-8)
+
+
+# --- pull-back -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name, rule", every_rule(), ids=[name for name, _ in every_rule()])
+@given(drawn=batches())
+@few
+def test_pull_back_gradients_are_ppos_to_the_last_bit(name, rule, level, drawn):
+    if not rule.keeps_pull_back:
+        pytest.skip("this rule says that it cuts them")
+    tokens, _ = drawn
+    terms, gradient = terms_and_gradient(drawn, algorithm_of(rule, level=level))
+    _, wanted = terms_and_gradient(drawn, algorithm_of(built(RULES, "ppo"), level=level))
+    inward = tokens.trainable & ~terms.outward
+    assert gradient[inward].equal(wanted[inward])
+    assert terms.active[inward].all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name, correction", every_correction(), ids=[name for name, _ in every_correction()])
+@given(drawn=batches(advantages=(-1.0, 1.0)))
+@few
+def test_corrections_that_keep_pull_back_leave_it_a_gradient(name, correction, level, drawn):
+    if not correction.keeps_pull_back:
+        pytest.skip("this correction says that it cuts them")
+    tokens, _ = drawn
+    terms, gradient = terms_and_gradient(drawn, ALGORITHMS[f"{name}-{level}"])
+    inward = tokens.trainable & ~terms.outward
+    assert (gradient[inward] != 0).all()
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+OPEN_RULES: dict[str, Rule] = {
+    "ppo": RULES.build("ppo", epsilon_low=1.0, epsilon_high=1e30),
+    "sat": RULES.build("sat", epsilon_low=1.0, epsilon_high=1e30, quantile=1.0),
+}
+"""Every rule with its options at the end where nothing is cut; a new rule names its own."""
+
+OPEN_CORRECTIONS: dict[str, dict[str, float]] = {"tis": {"cap": 1e30}}
+
+
+def test_every_rule_and_correction_names_its_open_limit():
+    assert set(OPEN_RULES) == {name for name, _ in every_rule()}
+    assert set(OPEN_CORRECTIONS) == {name for name, _ in every_correction()}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", OPEN_RULES)
+@given(drawn=batches())
+@few
+def test_a_rule_whose_radii_grow_recovers_the_importance_weighted_gradient(name, level, drawn):
+    tokens, logp = drawn
+    _, gradient = terms_and_gradient(drawn, algorithm_of(OPEN_RULES[name], level=level))
+    quiet = tokens.neutralized()
+    ratio = edge_log_ratio("total", torch.where(tokens.trainable, logp, 0.0), quiet, level).exp()
+    close(gradient, -quiet.advantage * ratio)
+
+
+@pytest.mark.parametrize("name", OPEN_CORRECTIONS)
+@pytest.mark.parametrize("level", LEVELS)
+@given(drawn=batches(spread=0.5))
+@few
+def test_an_open_weight_completes_the_ratio_to_the_behavior(name, level, drawn):
+    tokens, logp = drawn
+    correction = CORRECTIONS.build(name, **OPEN_CORRECTIONS[name])
+    _, gradient = terms_and_gradient(drawn, algorithm_of(OPEN_RULES["ppo"], level=level, corrections=(correction,)))
+    quiet = tokens.neutralized()
+    ratio = edge_log_ratio("total", torch.where(tokens.trainable, logp, 0.0), quiet, level).exp()
+    close(gradient, -quiet.advantage * ratio)
+
+
+def test_the_gate_of_sat_reads_the_statistic_it_was_given():
+    assert OPEN_RULES["sat"].needs == (AbsoluteQuantile(1.0),)

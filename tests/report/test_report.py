@@ -1,0 +1,191 @@
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from bokeh.core.validation import check_integrity
+from bokeh.models import DataRange1d, HoverTool
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tether.errors import RunDirectoryError
+from tether.journal import RunView, RunWriter
+from tether.records import Event, Metric
+from tether.report import write_report
+from tether.report.figures import MOST_POINTS, PANELS, draw, find, thin
+
+from .conftest import NASTY, make_run
+
+MOST_BYTES = 5_000_000
+
+
+class Loads(HTMLParser):
+    """Collects what a browser would fetch, and the text outside scripts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.scripts = 0
+        self.text = ""
+        self._inside: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.scripts += tag == "script"
+        self._inside.append(tag)
+        self.fetched += [f"{tag} {name}={value}" for name, value in attrs if name in ("src", "href", "data", "srcset")]
+
+    def handle_endtag(self, tag):
+        while self._inside and self._inside.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        if not {"script", "style"} & set(self._inside):
+            self.text += data
+
+
+def parse(path) -> Loads:
+    page = Loads()
+    page.feed(path.read_text(encoding="utf-8"))
+    return page
+
+
+def test_a_report_is_one_small_file_that_loads_nothing(finished):
+    path = finished / "report.html"
+    assert path.stat().st_size < MOST_BYTES
+    page = parse(path)
+    assert page.fetched == []
+    assert page.scripts == 2  # the bundle and the figures
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"@import|url\(\s*['\"]?https?:", text.partition("<script>")[0])
+    assert "default-src 'none'" in text  # the browser itself refuses whatever the bundle might ask for
+
+
+def test_the_header_says_what_was_run_and_what_came_of_it(finished):
+    text = parse(finished / "report.html").text
+    for expected in ("quickstart", "finished", "sat-gspo", "tiny-moe", "batch-async", "0.312 → 0.628"):
+        assert expected in text
+    assert "+0.316, paired 95 % interval +0.281 to +0.351" in text
+    assert re.search(r"scope \(measure\)\s*step", text)
+    assert re.search(r"lag\s*8", text)
+
+
+def test_the_ledger_and_the_wall_time_are_tables(finished):
+    text = parse(finished / "report.html").text
+    assert re.search(r"filtered:flat-group\s*144", text)
+    assert re.search(r"all, each exactly once\s*1,281", text)
+    assert re.search(r"train\s*6\d\.\d s", text)
+
+
+def test_every_figure_has_its_sentence_and_none_is_absent(finished):
+    text = parse(finished / "report.html").text
+    for panel in PANELS:
+        assert panel.title in text
+        assert panel.says in text
+        assert "Healthy:" in panel.says
+    assert "not measured in this run" not in text
+
+
+def test_what_was_not_measured_is_said(tmp_path):
+    with RunWriter(tmp_path) as writer:
+        writer.event(Event(event="step", step=1, version=1, metrics={"reward/mean": Metric(0.5)}))
+    text = parse(write_report(tmp_path)).text
+    assert text.count("not measured in this run") == len(PANELS) - 1 + 2  # accuracy and wall time as well
+    assert "This run has not finished." in text
+
+
+def test_a_run_that_recorded_nothing_still_has_a_report(tmp_path):
+    RunWriter(tmp_path).close()
+    assert "Nothing was recorded yet." in parse(write_report(tmp_path)).text
+
+
+def test_without_a_final_evaluation_the_first_and_the_last_one_are_told(tmp_path):
+    with RunWriter(tmp_path) as writer:
+        for step, accuracy in ((0, 0.25), (8, 0.5)):
+            writer.event(Event(event="eval", step=step, version=step, metrics={"eval/accuracy": Metric(accuracy)}))
+    text = parse(write_report(tmp_path)).text
+    assert re.search(r"0\.250 → 0\.500\s*first and last evaluation; no paired interval was recorded", text)
+
+
+def test_curves_with_the_same_steps_share_one_tooltip(finished):
+    panel = next(panel for panel in PANELS if panel.title == "Mismatch")
+    plot = draw(panel, RunView(finished), DataRange1d())
+    assert plot is not None
+    (hover,) = plot.select(HoverTool)
+    assert [label for label, _ in hover.tooltips] == ["step", "mean |d|", "99th percentile"]
+
+
+def test_a_failed_run_says_so_and_whatever_comes_from_it_is_escaped(tmp_path):
+    note = "loss is nan <script>alert('note')</script>"
+    run = make_run(tmp_path / "<b>run", 5, end="fail", note=note)
+    with (run / "events.jsonl").open("a") as file:
+        file.write('{"schema":1,"ev')
+    page = parse(write_report(run))
+    assert f"This run failed at step 5. {note}" in page.text
+    assert re.search(r"0\.310\s*the only evaluation", page.text)
+    assert "The last line of the journal was cut off" in page.text
+    assert NASTY in page.text
+    assert page.scripts == 2
+
+
+def test_the_report_goes_where_it_is_sent(tmp_path):
+    RunWriter(tmp_path / "run").close()
+    assert write_report(tmp_path / "run") == tmp_path / "run" / "report.html"
+    assert write_report(tmp_path / "run", tmp_path / "elsewhere.html") == tmp_path / "elsewhere.html"
+    with pytest.raises(RunDirectoryError, match=r"cannot write .*missing/r.html"):
+        write_report(tmp_path / "run", tmp_path / "missing" / "r.html")
+
+
+def test_curves_share_their_steps_and_bokeh_finds_nothing_to_warn_about(finished, caplog):
+    run, steps = RunView(finished), DataRange1d()
+    plots = [draw(panel, run, steps) for panel in PANELS if panel.kind == "curves"]
+    assert all(plot is not None and plot.x_range is steps for plot in plots)
+    check_integrity(set().union(*(plot.references() for plot in plots if plot is not None)))
+    assert caplog.records == []
+
+
+def test_a_value_of_zero_turns_a_log_axis_linear(tmp_path):
+    with RunWriter(tmp_path) as writer:
+        for step, q in enumerate((0.0, 0.1)):
+            writer.event(Event(event="step", step=step, version=step, metrics={"sat/q": Metric(q)}))
+    panel = next(panel for panel in PANELS if panel.title == "SAT's trust region")
+    plot = draw(panel, RunView(tmp_path), DataRange1d())
+    assert plot is not None
+    assert type(plot.y_scale).__name__ == "LinearScale"
+
+
+def test_a_pattern_finds_the_first_metric_that_fits(finished):
+    (curve,) = next(panel for panel in PANELS if panel.title == "Throughput").curves
+    assert find(curve, RunView(finished)) == "throughput/tokens_per_s"
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), st.integers(2, 40))
+def test_thinning_keeps_the_extremes_and_the_order(values, most):
+    steps, kept = thin((np.arange(len(values)), np.array(values)), most)
+    assert len(steps) <= most
+    assert kept.max() == max(values)
+    assert kept.min() == min(values)
+    assert (np.diff(steps) > 0).all()
+
+
+def test_a_long_run_stays_under_the_limit(tmp_path):
+    names = [curve.metric for panel in PANELS for curve in panel.curves if not re.search(r"\*|histogram", curve.metric)]
+    RunWriter(tmp_path).close()
+    line = {"schema": 1, "event": "step", "version": 0}
+    rng = np.random.default_rng(0)
+    values = rng.uniform(size=(MOST_POINTS + 200, len(names)))
+    with (tmp_path / "events.jsonl").open("w") as file:
+        for step, row in enumerate(values.tolist()):
+            file.write(json.dumps({**line, "step": step, "metrics": dict(zip(names, row, strict=True))}) + "\n")
+    assert write_report(tmp_path).stat().st_size < MOST_BYTES / 2
+
+
+def test_a_report_is_made_without_torch(tmp_path):
+    RunWriter(tmp_path).close()
+    code = (
+        f"import sys; from tether.report import write_report; write_report({str(tmp_path)!r}); "
+        "assert not {'torch', 'transformers', 'pandas'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
