@@ -9,6 +9,7 @@ import torch
 from tests.engines.tiny import CONTEXT, VOCABULARY, ManualClock, build, engine_of, requests, state
 from tether.engines.torch import Torch, TorchEngine
 from tether.errors import ConfigError, DataError, ModelError, NonFiniteError
+from tether.models.loading import load_model
 from tether.ports import GenerationRequest, RolloutEngine
 from tether.records import Completion
 from tether.weights.memory import MemoryStore
@@ -49,12 +50,12 @@ def test_it_is_a_rollout_engine(moe: Any) -> None:
     assert generate(engine, []) == []
 
 
-@pytest.mark.parametrize("kind", ["moe", "tied", "sliding", "gpt2"])
+@pytest.mark.parametrize("kind", ["moe", "eager", "tied", "sliding", "gpt2"])
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.3])
 def test_float32_logp_and_entropy_equal_a_plain_forward(kind: str, temperature: float) -> None:
     model = build(kind)
     asked = requests(14, temperature=temperature)
-    done = generate(engine_of(model, dtype="float32", yield_every=4), asked)
+    done = generate(engine_of(build(kind), dtype="float32", yield_every=4), asked)
     assert {c.finish for c in done} == {"stop", "length"}
     for request, completion in zip(asked, done, strict=True):
         logp, entropy = plain_forward(model, request, completion)
@@ -165,6 +166,27 @@ def test_bfloat16_differs_from_float32_by_a_little() -> None:
         [plain_forward(model, exact[r.id], c)[0].numpy() - c.logp for r, c in zip(asked, done, strict=True)]
     )
     assert 1e-4 < np.abs(gaps).mean() < 0.3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_embedded_model_samples_near_the_float32_trainer(dtype: str) -> None:
+    trainer = load_model("tiny-moe")
+    store = MemoryStore(dtype)
+    engine = Torch(dtype=dtype).open("tiny-moe", store=store, clock=ManualClock(), device="cpu")
+    published = store.publish(0, state(trainer.model))
+    assert asyncio.run(engine.load(published)) == published.fingerprint
+    prompt = tuple(trainer.tokenizer("4+3=").input_ids)
+    asked = [GenerationRequest(id=str(i), prompt_ids=prompt, seed=i, max_tokens=12, temperature=1.0) for i in range(32)]
+    gaps = np.concatenate(
+        [
+            plain_forward(trainer.model, request, completion)[0].numpy() - completion.logp
+            for request, completion in zip(asked, generate(engine, asked), strict=True)
+        ]
+    )
+    if dtype == "float32":
+        assert np.abs(gaps).max() < 1e-5
+    else:
+        assert 1e-4 < np.abs(gaps).mean() < 0.1
 
 
 def test_time_is_spent_in_forward_passes_every_few_tokens(moe: Any) -> None:

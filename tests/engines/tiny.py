@@ -60,6 +60,9 @@ def build(kind: str = "moe", seed: int = 0, sharpness: float = 4.0) -> Any:
     match kind:
         case "moe":
             model = hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**body, **experts))
+        case "eager":
+            model = hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**body, **experts))
+            model.set_attn_implementation("eager")
         case "tied":
             model = hf.Qwen3ForCausalLM(hf.Qwen3Config(**body, tie_word_embeddings=True))
         case "sliding":

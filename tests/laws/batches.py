@@ -9,15 +9,15 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tether.core.aggregation import Denominator, SeqMeanTokenSumNorm, TokenSum
 from tether.core.advantage import GRPO
+from tether.core.aggregation import Denominator, SeqMeanTokenSumNorm, TokenSum
 from tether.core.algorithm import Algorithm
 from tether.core.loss import EdgeStatistics, LossTerms, measure_scope, policy_loss
 from tether.core.rule import Correction, PolicyTokens, Rule
 from tether.core.tokens import TokenBatch
+from tether.corrections.tis import TIS
 from tether.proximal.anchor import AnchorProximal
 from tether.proximal.rollout import RolloutProximal
-from tether.corrections.tis import TIS
 from tether.registry import AGGREGATIONS, CORRECTIONS, RULES
 
 LEVELS = ("token", "sequence")

@@ -20,6 +20,7 @@ from tether.core.rule import PolicyTokens, Rule, Surrogate
 from tether.core.statistics import AbsoluteQuantile, Statistic, Statistics
 from tether.core.surrogate import clipped
 from tether.core.tokens import TokenBatch
+from tether.registry import CORRECTIONS, RULES
 
 from .batches import (
     LEVELS,
@@ -36,7 +37,6 @@ from .batches import (
     terms_and_gradient,
     with_proximal,
 )
-from tether.registry import CORRECTIONS, RULES
 
 ALGORITHMS = every_algorithm()
 AGGREGATIONS = every_aggregation()
@@ -303,7 +303,7 @@ def test_gradient_of_the_clip_is_its_finite_difference_with_radii_frozen(drawn, 
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name, rule", every_rule(), ids=[name for name, _ in every_rule()])
+@pytest.mark.parametrize(("name", "rule"), every_rule(), ids=[name for name, _ in every_rule()])
 @given(drawn=batches())
 @few
 def test_pull_back_gradients_are_ppos_to_the_last_bit(name, rule, level, drawn):
@@ -318,7 +318,7 @@ def test_pull_back_gradients_are_ppos_to_the_last_bit(name, rule, level, drawn):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name, correction", every_correction(), ids=[name for name, _ in every_correction()])
+@pytest.mark.parametrize(("name", "correction"), every_correction(), ids=[name for name, _ in every_correction()])
 @given(drawn=batches(advantages=(-1.0, 1.0)))
 @few
 def test_corrections_that_keep_pull_back_leave_it_a_gradient(name, correction, level, drawn):

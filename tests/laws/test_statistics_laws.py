@@ -68,7 +68,7 @@ def test_ranks_reduce_like_micro_batches(statistic: Statistic, drawn, cut):
     d = logp - tokens.logp_behavior
     whole = measure([(d, tokens)], [statistic])[statistic]
     first = tokens.sequence < cut
-    ranks = [[(d[side], tokens.select(side))] * (1 if side is not None else 0) for side in (first, ~first)]
+    ranks = [[(d[side], tokens.select(side))] for side in (first, ~first)]
     sofar: tuple[Tensor, ...] = ()
     for _ in range(statistic.rounds):
         shares = [statistic.reduce([statistic.local(x, t, sofar) for x, t in parts]) for parts in ranks]

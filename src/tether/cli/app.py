@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import click
 
 from tether.errors import TetherError
+
+# before anything imports torch: OpenMP threads that wait must sleep, or they take the cores from whatever else runs
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 COMMANDS = {
     "train": "Train a model by a recipe.",

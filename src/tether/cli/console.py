@@ -67,7 +67,9 @@ class TrainingConsole:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._is_live:
             self._live.stop()
 
@@ -108,11 +110,12 @@ class TrainingConsole:
 
     def _header(self) -> None:
         r = self._resolved
+        pipeline, engine, algorithm = r["pipeline"], r["engine"], r["algorithm"]
+        name = algorithm["preset"] or algorithm["rule"]["name"]
         lines = [
             f"tether: recipe {r['recipe']}, model {r['model']['path']}, task {r['task']['name']}",
-            f"algorithm {r['algorithm']['preset'] or r['algorithm']['rule']['name']} over the {r['algorithm']['measure']}; "
-            f"{r['pipeline']['regime']}, lag {r['pipeline']['lag']}; engine {r['engine']['kind']} {r['engine']['dtype']}, "
-            f"trainer {r['trainer']['dtype']}",
+            f"algorithm {name} over the {algorithm['measure']}; {pipeline['regime']}, lag {pipeline['lag']}; "
+            f"engine {engine['kind']} {engine['dtype']}, trainer {r['trainer']['dtype']}",
             f"no token will be staler than {r['derived']['staleness_bound']} optimizer updates when it is trained on",
         ]
         self._console.print(Group(*[Text(line) for line in lines]))
@@ -163,7 +166,9 @@ class TrainingConsole:
     def _split(self, metrics: Metrics) -> str:
         """Share of the real time so far spent generating and training."""
         total = sum(self._seconds.values()) or 1.0
-        return f"gen {self._seconds.get('generate', 0.0) / total:.0%} train {self._seconds.get('train', 0.0) / total:.0%}"
+        return (
+            f"gen {self._seconds.get('generate', 0.0) / total:.0%} train {self._seconds.get('train', 0.0) / total:.0%}"
+        )
 
 
 def _number(metrics: Metrics, name: str) -> float:

@@ -28,7 +28,9 @@ def command(recipe: str, settings: tuple[str, ...], out: Path | None, dry_run: b
     folder = out or Path("runs") / f"{bound.name}-{datetime.now():%Y%m%d-%H%M%S}"
     with TrainingConsole(bound.resolved(), folder) as console:
         controller = build(bound, folder, observers=(console.on_event,))
-        with controller.writer:
-            bound.placement.run(controller.run())
-        write_report(folder)
+        try:
+            with controller.writer:
+                bound.placement.run(controller.run())
+        finally:
+            write_report(folder)  # of a run that failed, too
     console.print_summary()

@@ -41,7 +41,9 @@ def device_of(asked: str) -> str:
     try:
         torch.empty(1, device=asked)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"run.device {asked!r} is not usable: {str(error).splitlines()[0]}; use auto or cpu") from error
+        raise ConfigError(
+            f"run.device {asked!r} is not usable: {str(error).splitlines()[0]}; use auto or cpu"
+        ) from error
     return asked
 
 
@@ -186,4 +188,3 @@ class _TrainerEvaluation:
 
     async def __call__(self) -> Evaluation:
         return await self._evaluator(self._trainer.updates, self._trainer.policy.weights())
-

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tether.engines.attention import NAME as GROUPED
 from tether.engines.sampling import Sampled, sample, uniforms
 from tether.errors import NonFiniteError
 from tether.ports import GenerationRequest
@@ -143,7 +144,7 @@ class _DeviceRows:
         self._positions = (self._seen[:, :width].long().cumsum(1) - 1).clamp(min=0)
         self._temperature = torch.tensor([r.temperature for r in requests], dtype=torch.float32, device=device)
         self._cache = DynamicCache(config=self._model.config)
-        self._takes_square_masks = self._model.config._attn_implementation == "sdpa" and all(
+        self._takes_square_masks = self._model.config._attn_implementation in ("sdpa", GROUPED) and all(
             type(layer) is DynamicLayer for layer in self._cache.layers
         )
 

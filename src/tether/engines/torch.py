@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch as th
 from torch import Tensor
 
+from tether.engines.attention import use_grouped_attention
 from tether.engines.decoding import Decodable, RowBatch
 from tether.errors import ConfigError, DataError, ModelError
 from tether.ports import Clock, EngineCapabilities, GenerationRequest, Publication, WeightStore
@@ -72,6 +73,7 @@ class TorchEngine:
         self._clock = clock
         self._version = -1
         loaded.model.eval().requires_grad_(False)
+        use_grouped_attention(loaded.model)
 
     @property
     def capabilities(self) -> EngineCapabilities:

@@ -1,7 +1,10 @@
 """Temporary."""
+
 from __future__ import annotations
 import hashlib
 import torch
+
+
 def fingerprint(tensors):
     h = hashlib.sha256()
     for name in sorted(tensors):

@@ -168,7 +168,9 @@ def _check_folder(place: str) -> None:
     if not folder.is_dir():
         return
     if not (folder / "config.json").is_file():
-        raise ModelError(f"a model folder holds config.json; {folder} does not; give the folder that save_pretrained wrote")
+        raise ModelError(
+            f"a model folder holds config.json; {folder} does not; give the folder that save_pretrained wrote"
+        )
     if not any(folder.glob("*.safetensors")):
         found = ", ".join(sorted(p.name for p in folder.glob("*.bin"))) or "no weights"
         raise ModelError(
@@ -184,7 +186,9 @@ def _read(place: str, read: Any, **options: Any) -> Any:
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         way = (
-            "check its files" if Path(place).is_dir() else "check the name and the network, or give a folder on this disk"
+            "check its files"
+            if Path(place).is_dir()
+            else "check the name and the network, or give a folder on this disk"
         )
         raise ModelError(f"{place!r} cannot be loaded: {first}; {way}") from error
 

@@ -54,7 +54,8 @@ class GroupBuffer:
     async def finish(self, group: Group) -> None:
         """Store a finished group."""
         async with self._changed:
-            assert self._taken <= group.index < self._admitted and group.index not in self._finished, group.index
+            assert self._taken <= group.index < self._admitted, group.index
+            assert group.index not in self._finished, group.index
             self._finished[group.index] = group
             self._changed.notify_all()
 

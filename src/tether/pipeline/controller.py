@@ -15,7 +15,6 @@ import torch
 from tether.errors import NonFiniteError, TetherError
 from tether.evals.estimators import paired_difference
 from tether.evals.runner import EvalOptions, Evaluation
-from tether.journal.ledger import Ledger
 from tether.journal.writer import RunWriter
 from tether.pipeline.checkpoint import Checkpoints
 from tether.pipeline.loops import Loops

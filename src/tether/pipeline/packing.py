@@ -120,8 +120,8 @@ def check_finite(rollout: Rollout) -> None:
             at = bad[0]
             raise NonFiniteError(
                 f"{name} of the engine is {values[at]} at token {at} of rollout {rollout.id!r} (id "
-                f"{rollout.completion.token_ids[at]}, version {rollout.completion.version[at]}); {len(bad)} such tokens. "
-                "Check the engine's dtype and the weights it holds"
+                f"{rollout.completion.token_ids[at]}, version {rollout.completion.version[at]}); {len(bad)} such "
+                "tokens. Check the engine's dtype and the weights it holds"
             )
     if (rollout.completion.logp > 1e-4).any():
         raise DataError(
@@ -163,4 +163,3 @@ def _micro_batch(rows: Sequence[Row], pad_id: int, device: str) -> MicroBatch:
         sequence=tensor(index, torch.int64),
         group=tensor(rowwise[1], torch.int64),
     )
-

@@ -53,12 +53,14 @@ class Schedule:
             )
         if self.updates_per_batch != 1:
             raise ConfigError(
-                f"pipeline.updates_per_batch must be 1, the only value this version can run; got {self.updates_per_batch}"
+                "pipeline.updates_per_batch must be 1, the only value this version can run; "
+                f"got {self.updates_per_batch}"
             )
         if self.max_staleness is not None and self.max_staleness < self.bound:
             raise ConfigError(
                 f"pipeline.max_staleness must be at least {self.bound} in regime {self.regime!r} with lag {self.lag}; "
-                f"got {self.max_staleness}; lower pipeline.lag to {max(1, (self.max_staleness + 1) // 2)} or leave it out"
+                f"got {self.max_staleness}; lower pipeline.lag to {max(1, (self.max_staleness + 1) // 2)}, or leave it "
+                "out"
             )
 
     @property

@@ -55,7 +55,7 @@ class _Timed(Generic[T]):
         while True:
             try:
                 with self._watch.running(self._what):
-                    waiting_for = inner.throw(error) if error is not None else inner.send(value)  # type: ignore[attr-defined]
+                    waiting_for = inner.throw(error) if error is not None else inner.send(value)
             except StopIteration as done:
                 return done.value  # type: ignore[no-any-return]
             try:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tether.core.algorithm import Algorithm
 from tether.core.loss import EdgeStatistics, LossTerms, measure_scope, policy_loss
 from tether.core.measures import clipping, mismatch, staleness
-from tether.core.rule import PolicyTokens
+from tether.core.rule import Correction, PolicyTokens, Rule
 from tether.core.tokens import TokenBatch
 from tether.errors import ConfigError, NonFiniteError, StalenessError
 from tether.models.policy import Policy
@@ -134,7 +134,7 @@ class Trainer:
             tokens = self._with_proximal(tokens, policy.logp)
             stats = shared or measure_scope(self._algorithm, [(policy.logp, tokens)])
             term = policy_loss(policy, tokens, self._algorithm, stats, step.denominator)
-            term.loss.backward()
+            term.loss.backward()  # type: ignore[no-untyped-call]
             terms.append(term._replace(loss=term.loss.detach()))
             policies.append(PolicyTokens(policy.logp.detach(), policy.entropy))
             scopes.append(stats)
@@ -184,7 +184,7 @@ class Trainer:
         self, micro_batches: Sequence[MicroBatch], batches: Sequence[TokenBatch]
     ) -> EdgeStatistics | None:
         """Statistics of the whole step; ``None`` where each micro-batch's own forward serves."""
-        factors = (self._algorithm.rule, *self._algorithm.corrections)
+        factors: tuple[Rule | Correction, ...] = (self._algorithm.rule, *self._algorithm.corrections)
         if len(micro_batches) == 1 or self._algorithm.measure == "micro-batch" or not any(f.needs for f in factors):
             return None
         with torch.no_grad():

@@ -177,8 +177,8 @@ class Watchdog:
                 frame = sys._current_frames().get(self._main)
                 where = "".join(traceback.format_stack(frame, limit=6)) if frame else "unknown\n"
                 self.verdict = (
-                    f"one piece of work has taken {hung:.0f} s, more than placement.hang_after_s = {self._patience:.0f}; "
-                    f"raise it if the work is just slow. It stands at:\n{where}"
+                    f"one piece of work has taken {hung:.0f} s, more than placement.hang_after_s = "
+                    f"{self._patience:.0f}; raise it if the work is just slow. It stands at:\n{where}"
                 )
                 _thread.interrupt_main()
                 return

@@ -1,0 +1,74 @@
+"""Evaluation of a finished model, apart from any run."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tether.config.bind import plugin
+from tether.config.build import correct_by, device_of, evaluation_set, judge_of, prompts_of
+from tether.engines.torch import Torch
+from tether.errors import ModelError
+from tether.evals.runner import Evaluator
+from tether.journal.reader import RunView
+from tether.journal.schema import CONFIG_FILE, EVENTS_FILE, MODEL_FOLDER
+from tether.models.loading import load_model
+from tether.placement.inline import FreeClock
+from tether.registry import REWARDS, TASKS
+from tether.weights.memory import MemoryStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSettings:
+    """What to evaluate, and how."""
+
+    source: str
+    """A run directory, or a model by embedded name, folder or hub name."""
+    count: int
+    seed: int
+    temperature: float
+    task_name: str | None = None
+    """The run's own task with its options, or arithmetic, if not given."""
+    max_tokens: int | None = None
+    """The run's own, or 32, if not given."""
+    dtype: str = "float32"
+
+
+def evaluate(settings: EvaluationSettings) -> dict[str, Any]:
+    """Accuracy with its interval, as a plain dictionary."""
+    model, config = _locate(settings.source)
+    table = config.get("task", {"name": "arithmetic"})
+    if settings.task_name is not None and settings.task_name != table["name"]:
+        table = {"name": settings.task_name}
+    task = plugin(TASKS, table, "task")
+    max_tokens = settings.max_tokens or int(config.get("engine", {}).get("max_tokens", 32))
+    device = device_of("auto")
+    loaded = load_model(model, dtype=settings.dtype, device=device)
+    source = prompts_of((table["name"], task), loaded, max_tokens, "heldout", settings.seed)
+    prompts, requests = evaluation_set(
+        source, settings.count, seed=settings.seed, temperature=settings.temperature, max_tokens=max_tokens
+    )
+    store = MemoryStore(settings.dtype)
+    engine = Torch(dtype=settings.dtype, max_tokens=max_tokens).open(
+        model, store=store, clock=FreeClock(), device=device
+    )
+    judge = judge_of(loaded, REWARDS.build("exact"))
+    evaluator = Evaluator(engine, store, prompts, requests, correct_by(judge))
+    result = asyncio.run(evaluator(0, loaded.model.state_dict()))
+    metrics = {name.removeprefix("eval/"): metric.value for name, metric in result.metrics().items()}
+    about = {"model": model, "task": table["name"], "n": settings.count, "seed": settings.seed, "dtype": settings.dtype}
+    return {**metrics, "temperature": settings.temperature, **about}
+
+
+def _locate(source: str) -> tuple[str, dict[str, Any]]:
+    """The model of a run with the run's settings, or a model with none."""
+    folder = Path(source)
+    if not ((folder / CONFIG_FILE).is_file() and (folder / EVENTS_FILE).is_file()):
+        return source, {}
+    if not (folder / MODEL_FOLDER).is_dir():
+        raise ModelError(
+            f"run {source!r} has no {MODEL_FOLDER}/: it did not finish; evaluate a checkpoint of it instead"
+        )
+    return str(folder / MODEL_FOLDER), dict(RunView(folder).config)

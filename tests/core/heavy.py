@@ -1,0 +1,62 @@
+"""Heavy-tailed log-ratios, as stale batches have them, and a rule applied to them."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from tether.core.examples import tokens_of
+from tether.core.rule import PolicyTokens, Rule, Surrogate
+from tether.core.statistics import Statistics, measure
+from tether.core.tokens import TokenBatch
+from tether.rules.sat import SAT
+
+SHAPES = ("student", "laplace", "mixture", "gauss")
+ADVANTAGES = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
+"""Powers of two: multiplying by them rounds nothing, so which side of an end a token lies on stays exact."""
+
+
+def log_ratios(shape: str, size: int, *, scale: float, seed: int) -> Tensor:
+    """Continuous draws of one shape, float32."""
+    torch.manual_seed(seed)
+    if shape == "student":
+        d = torch.distributions.StudentT(2.0).sample((size,))
+    elif shape == "laplace":
+        d = torch.distributions.Laplace(0.0, 1.0).sample((size,))
+    elif shape == "mixture":
+        d = torch.randn(size) * torch.where(torch.rand(size) < 0.9, 0.3, 5.0)
+    else:
+        d = torch.randn(size)
+    return (scale * d).clamp(-20, 20)
+
+
+def tokens_at(d: Tensor, *, seed: int) -> tuple[TokenBatch, Tensor]:
+    """Tokens with these log-ratios and advantages drawn from ADVANTAGES; the current log-probs need gradient."""
+    pick = torch.randint(len(ADVANTAGES), d.shape, generator=torch.Generator().manual_seed(seed))
+    return tokens_of(log_ratio=d.tolist(), advantage=torch.tensor(ADVANTAGES)[pick].tolist())
+
+
+def measured(rule: Rule, tokens: TokenBatch, d: Tensor) -> Statistics:
+    """What the rule needs, over these tokens."""
+    return measure([(d.detach(), tokens)], rule.needs)
+
+
+def applied(
+    rule: Rule, tokens: TokenBatch, d: Tensor, stats: Statistics | None = None
+) -> tuple[Surrogate, Tensor]:
+    """The rule's answer and the gradient of its sum."""
+    leaf = d.detach().clone().requires_grad_()
+    out = rule(leaf, PolicyTokens(leaf), tokens, measured(rule, tokens, d) if stats is None else stats)
+    out.objective.sum().backward()
+    assert leaf.grad is not None
+    return out, leaf.grad
+
+
+def intervals(rule: SAT, tokens: TokenBatch, d: Tensor, stats: Statistics | None = None) -> tuple[Tensor, Tensor]:
+    """The interval ``[T]`` into which SAT clips every token's ratio."""
+    with mock.patch("tether.rules.sat.clipped", wraps=__import__("tether.core.surrogate").core.surrogate.clipped) as spy:
+        applied(rule, tokens, d, stats)
+    lower, upper = spy.call_args.args[2]
+    return torch.as_tensor(lower).expand(len(d)), torch.as_tensor(upper).expand(len(d))

@@ -1,0 +1,122 @@
+"""Ten tokens on the policy triangle: ratios, losses and gradients of the rules that exist."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tether.core.ratio import beyond_guard, edge_log_ratio, log_ratio
+from tether.core.statistics import Statistics
+from tether.corrections.tis import TIS
+from tether.rules.ppo import PPO
+
+from .tables import close, inputs, log, loss_and_gradient, one_by_one, recipe, rows, tokens_with
+
+TOKENS = rows("per-token inputs")
+LOSS = rows("per-token loss")
+GRADIENT = rows("per-token dL/dlogp")
+
+PPO_2 = recipe(PPO(epsilon_low=0.2, epsilon_high=0.2))
+RECIPES = {
+    "ppo": (PPO_2, "mu"),
+    "dual_clip": (recipe(PPO(epsilon_low=0.2, epsilon_high=0.2, dual_clip=3.0)), "mu"),
+    "decoupled": (recipe(PPO(epsilon_low=0.2, epsilon_high=0.2), corrections=(TIS(cap=100.0),)), "mutilde"),
+}
+"""Column -> recipe and the policy that its ratio is clipped against."""
+
+PENDING_COLUMNS = {
+    *("ppo_mask", "dppo_tv.15", "dppo_kl.05", "dppo_tv1e-3_x_clip", "cispo", "topr_tok", "dis", "spo"),
+    *("drpo.15", "drpo12.5", "up", "sapo", "aspo"),
+}
+"""Rules that do not exist yet; a new rule moves its column into RECIPES."""
+
+
+def triangle(proximal: str):
+    column = {name: [row[name] for row in TOKENS] for name in ("mu", "mutilde", "pi", "A")}
+    tokens = tokens_with(behavior=log(column["mu"]), proximal=log(column[proximal]), advantage=column["A"])
+    return tokens, torch.tensor(log(column["pi"]))
+
+
+def test_every_column_is_tested_or_listed_as_pending():
+    columns = set(LOSS[0]) - {"tok"}
+    tested = {*RECIPES, "tis2_reinforce"}
+    assert tested | PENDING_COLUMNS == columns == set(GRADIENT[0]) - {"tok"}
+    assert not tested & PENDING_COLUMNS
+
+
+def test_ratios_of_every_edge():
+    tokens, logp = triangle("mutilde")
+    for edge, column in (("total", "r=pi/mu"), ("clipped", "u=pi/mutilde"), ("weight", "b=mutilde/mu")):
+        close(edge_log_ratio(edge, logp, tokens, "token").exp(), [row[column] for row in TOKENS])
+    close(edge_log_ratio("total", logp, tokens, "token"), [row["d"] for row in TOKENS])
+
+
+@pytest.mark.parametrize("column", RECIPES)
+def test_loss_and_gradient_of_a_rule(column):
+    algorithm, proximal = RECIPES[column]
+    loss, gradient = one_by_one(*triangle(proximal), algorithm)
+    close(loss, [row[column] for row in LOSS])
+    close(gradient, [row[column] for row in GRADIENT])
+
+
+def test_tis_against_an_anchor_that_is_the_current_policy_is_truncated_reinforce():
+    """One update a batch: the clipped ratio is 1, the gradient is -min(pi/mu, 2) A whatever the clip."""
+    algorithm = recipe(PPO(), corrections=(TIS(cap=inputs("per-token loss")["tis2_reinforce"]["C"]),))
+    tokens, logp = triangle("pi")
+    loss, gradient = one_by_one(tokens, logp, algorithm)
+    close(gradient, [row["tis2_reinforce"] for row in GRADIENT])
+    close(loss * logp, [row["tis2_reinforce"] for row in LOSS])  # the column writes -w A log pi, ours is -w A r, r = 1
+
+
+@pytest.mark.parametrize("row", rows("log-ratio guard, PPO eps=.2"), ids=lambda row: f"{row['d']}, A={row['A']}")
+def test_guard_ends_the_gradient_and_is_counted(row):
+    tokens = tokens_with(behavior=[0.0], advantage=[row["A"]])
+    terms, gradient = loss_and_gradient(tokens, [row["d"]], PPO_2)
+    d = torch.tensor([row["d"]])
+    close(log_ratio(d, tokens.logp_behavior).exp(), [row["r"]])
+    close(terms.loss, row["L"])
+    close(gradient, [row["dL/dlogp"]])
+    assert beyond_guard(d, tokens.logp_behavior).sum() == row["counted"]
+
+
+def test_decomposition_of_the_ratio():
+    table = rows("ratio decomposition")
+    old, mu, pi = (log([row[name] for row in table]) for name in ("old", "mu", "pi"))
+    tokens = tokens_with(behavior=mu, proximal=old, advantage=[1.0] * len(table))
+    for edge, ratio in (("weight", "r_d"), ("clipped", "r_s"), ("total", "r")):
+        seen = edge_log_ratio(edge, torch.tensor(pi), tokens, "token")
+        close(seen, [row[f"log {ratio}"] for row in table])
+        close(seen.exp(), [row[ratio] for row in table])
+
+
+# --- TIS -------------------------------------------------------------------------------------------------------------
+
+
+def weights(log_k: list[float], cap: float, level: str = "token") -> torch.Tensor:
+    tokens = tokens_with(
+        behavior=[0.0] * len(log_k), proximal=log_k, advantage=[1.0] * len(log_k), sequence=[0] * len(log_k)
+    )
+    seen = edge_log_ratio("weight", torch.zeros(len(log_k)), tokens, level)
+    return TIS(cap=cap)(seen, tokens, Statistics({})).value
+
+
+def test_tis_on_the_token_set():
+    table = rows("TIS / IcePop / KPop on the token set")
+    close(weights(log([row["k=mutilde/mu"] for row in table]), 2.0), [row["TIS verl min(k,2)"] for row in table])
+    r = log([row["pi"] / row["mu"] for row in TOKENS[: len(table)]])
+    close(weights(r, 2.0), [row["min(r,2)"] for row in table])
+    close(weights(r, 5.0), [row["TIS Qwen min(r,5)"] for row in table])
+
+
+def test_tis_at_its_cap():
+    table = rows("IcePop/TIS edges")
+    k = log([row["k"] for row in table])
+    close(weights(k, 2.0), [row["TIS C=2"] for row in table])
+    close(weights(k, 5.0), [row["TIS C=5"] for row in table])
+
+
+@pytest.mark.parametrize(("level", "name"), [("token", "token"), ("sequence", "geometric")])
+def test_tis_follows_the_level_of_the_recipe(level, name):
+    settings = inputs("TIS levels, log k = .3,.2,.4")
+    wanted = {row["level"]: row["weight per token"] for row in rows("TIS levels, log k = .3,.2,.4")}
+    close(weights(settings["log_k"], settings["C"], level), wanted[name])
