@@ -7,6 +7,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from tether.core import surrogate
 from tether.core.examples import tokens_of
 from tether.core.rule import PolicyTokens, Rule, Surrogate
 from tether.core.statistics import Statistics, measure
@@ -43,9 +44,7 @@ def measured(rule: Rule, tokens: TokenBatch, d: Tensor) -> Statistics:
     return measure([(d.detach(), tokens)], rule.needs)
 
 
-def applied(
-    rule: Rule, tokens: TokenBatch, d: Tensor, stats: Statistics | None = None
-) -> tuple[Surrogate, Tensor]:
+def applied(rule: Rule, tokens: TokenBatch, d: Tensor, stats: Statistics | None = None) -> tuple[Surrogate, Tensor]:
     """The rule's answer and the gradient of its sum."""
     leaf = d.detach().clone().requires_grad_()
     out = rule(leaf, PolicyTokens(leaf), tokens, measured(rule, tokens, d) if stats is None else stats)
@@ -56,7 +55,7 @@ def applied(
 
 def intervals(rule: SAT, tokens: TokenBatch, d: Tensor, stats: Statistics | None = None) -> tuple[Tensor, Tensor]:
     """The interval ``[T]`` into which SAT clips every token's ratio."""
-    with mock.patch("tether.rules.sat.clipped", wraps=__import__("tether.core.surrogate").core.surrogate.clipped) as spy:
+    with mock.patch("tether.rules.sat.clipped", wraps=surrogate.clipped) as spy:
         applied(rule, tokens, d, stats)
     lower, upper = spy.call_args.args[2]
     return torch.as_tensor(lower).expand(len(d)), torch.as_tensor(upper).expand(len(d))

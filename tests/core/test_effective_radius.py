@@ -24,8 +24,8 @@ SLACK = 1e-6
 def test_gradient_is_ppos_with_the_effective_radii(shape, low, high):
     total = excluded = cut = 0
     for exponent in (0.5, 2.0, 4.0, 8.0):
-        for scale in (0.004, 0.03, 0.12, 1.0):
-            d = log_ratios(shape, SIZE, scale=scale, seed=int(1000 * scale))
+        for scale in (6e-4, 0.03, 0.12, 1.0):
+            d = log_ratios(shape, SIZE, scale=scale, seed=int(1e4 * scale))
             tokens, d = tokens_at(d, seed=7)
             sat = SAT(epsilon_low=low, epsilon_high=high, kernel=Hill(exponent))
             q = float(measured(sat, tokens, d)[AbsoluteQuantile(0.9)])
@@ -39,7 +39,7 @@ def test_gradient_is_ppos_with_the_effective_radii(shape, low, high):
             assert gradient[clear].equal(wanted[clear])
             total, excluded = total + len(d), excluded + int((~clear).sum())
             cut += int(out.marks["sat/newly_cut_fraction"].value.sum())
-    assert excluded / total < 5e-4, f"{excluded} of {total} tokens were left out"
+    assert excluded / total < 1e-3, f"{excluded} of {total} tokens were left out"
     assert cut > 0
 
 

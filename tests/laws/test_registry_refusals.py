@@ -51,12 +51,12 @@ def test_an_unknown_name_lists_the_known_ones(toys):
     toys.register("ball")(ball(GOOD))
     with pytest.raises(UnknownNameError, match="no toy 'bal'; there is ball"):
         toys.get("bal")
-    with pytest.raises(UnknownNameError, match="no rule 'stat'; there are .*ppo.*sat"):
+    with pytest.raises(UnknownNameError, match=r"no rule 'stat'; there are .*ppo.*sat"):
         RULES.build("stat")
 
 
 def test_an_unknown_option_lists_the_known_ones():
-    with pytest.raises(ConfigError, match="rule 'sat' has no option 'quantil'; it has epsilon_low, .*quantile"):
+    with pytest.raises(ConfigError, match=r"rule 'sat' has no option 'quantil'; it has epsilon_low, .*quantile"):
         RULES.build("sat", quantil=0.9)
     with pytest.raises(ConfigError, match="correction 'tis' has no option 'limit'; it has cap"):
         CORRECTIONS.build("tis", limit=2.0)

@@ -158,5 +158,5 @@ def test_duplicates_are_measured_once():
 
 
 def test_a_statistic_that_nobody_measured_is_named_with_the_way_out():
-    with pytest.raises(KeyError, match="was not measured .*nothing.*list it in the rule's `needs`"):
+    with pytest.raises(KeyError, match=r"was not measured .*nothing.*list it in the rule's `needs`"):
         Statistics({})[AbsoluteQuantile(0.9)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import click
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -21,18 +23,17 @@ LINES = 40
 
 
 def print_recipe(resolved: Mapping[str, Any]) -> None:
-    """The resolved recipe as TOML-like text, the derived bound last."""
-    console = Console(highlight=False, soft_wrap=True)
+    """The resolved recipe as a TOML recipe that gives the same run, what is derived from it in comments."""
+    click.echo(f"# {resolved['recipe']}, resolved")
     for table, values in resolved.items():
-        if not isinstance(values, Mapping):
-            console.print(f"{table} = {_toml(values)}", markup=False)
+        if table in ("recipe", "derived"):
             continue
-        console.print(f"\n[{table}]", markup=False)
+        click.echo(f"\n[{table}]")
         for key, value in values.items():
             if value is not None:
-                console.print(f"{key} = {_toml(value)}", markup=False)
+                click.echo(f"{key} = {_toml(value)}")
     bound = resolved["derived"]["staleness_bound"]
-    console.print(f"\nno token will be staler than {bound} optimizer updates when it is trained on")
+    click.echo(f"\n# no token will be staler than {bound} optimizer updates when it is trained on")
 
 
 class TrainingConsole:
@@ -180,7 +181,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f'"{value}"'
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
     if isinstance(value, list | tuple):

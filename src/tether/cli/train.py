@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 import click
+
+from tether.errors import TetherError
 
 
 @click.command("train")
@@ -31,6 +34,9 @@ def command(recipe: str, settings: tuple[str, ...], out: Path | None, dry_run: b
         try:
             with controller.writer:
                 bound.placement.run(controller.run())
-        finally:
-            write_report(folder)  # of a run that failed, too
+        except BaseException:
+            with suppress(TetherError):  # what stopped the run is the error to tell
+                write_report(folder)
+            raise
+        write_report(folder)
     console.print_summary()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -87,17 +88,26 @@ def describe_plugin(registry: Registry, value: Any, key: str = "name") -> Any:
 def _value(f: dataclasses.Field[Any], hint: Any, value: Any, where: str) -> Any:
     registry = f.metadata.get("registry")
     if registry is not None:
-        if isinstance(value, list):
-            return tuple(plugin(registry, item, f"{where}[{i}]") for i, item in enumerate(value))
-        return plugin(registry, value, where)
+        return _plugins(registry, f, hint, value, where)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return bind(hint, value, where)
     if isinstance(value, bool) and hint is not bool:
         raise ConfigError(f"{where} must be {_shown(hint)}; got {value!r}")
-    try:
-        return TypeAdapter(hint).validate_python(value)
-    except ValidationError as error:
+    try:  # as JSON, where strict still means that an array may be a tuple and a whole number a float
+        return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+    except (ValidationError, TypeError) as error:
         raise ConfigError(f"{where} must be {_shown(hint)}; got {value!r}") from error
+
+
+def _plugins(registry: Registry, f: dataclasses.Field[Any], hint: Any, value: Any, where: str) -> Any:
+    """One plug-in, several where the field is a tuple, or none where it may be left out."""
+    if value is None and f.default is None:
+        return None
+    if get_origin(hint) is not tuple:
+        return plugin(registry, value, where)
+    if not isinstance(value, list):
+        raise ConfigError(f"{where} must be a list, such as [[{where}]] in a recipe; got {value!r}")
+    return tuple(plugin(registry, item, f"{where}[{i}]") for i, item in enumerate(value))
 
 
 def _shown(hint: Any) -> str:

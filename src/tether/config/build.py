@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from tether.models.policy import Policy
 from tether.pipeline.checkpoint import Checkpoints
 from tether.pipeline.controller import Controller, Observer
 from tether.pipeline.loops import Loops, Packing
+from tether.pipeline.nonfinite import dump
 from tether.pipeline.publisher import Publisher
 from tether.pipeline.rollouts import Judge, Sampling, seed_of
 from tether.pipeline.stopwatch import Stopwatch
@@ -136,6 +138,7 @@ def build(recipe: Recipe, out: Path, observers: tuple[Observer, ...] = ()) -> Co
         clock=clock,
         watch=watch,
         ledger=Ledger(writer.ledger),
+        dump=partial(dump, out),
     )
     return Controller(
         loops=loops,

@@ -57,9 +57,9 @@ def expand(algorithm: Any) -> dict[str, Any]:
     """An ``[algorithm]`` table with its preset written out underneath its own keys."""
     if not isinstance(algorithm, dict):
         raise ConfigError(f"algorithm must be a table; got {algorithm!r}")
-    if "preset" not in algorithm:
-        return algorithm
     own = {key: value for key, value in algorithm.items() if key != "preset"}
+    if algorithm.get("preset") is None:
+        return own
     table = preset(str(algorithm["preset"]))
     for key, value in own.items():
         before = table.get(key)

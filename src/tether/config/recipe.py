@@ -147,7 +147,7 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
         eval=bind(EvalOptions, get["eval"], "eval"),
         checkpoint=bind(CheckpointOptions, get["checkpoint"], "checkpoint"),
         placement=_placement(_table(get["placement"], "placement")),
-        preset=str(raw.get("preset", "")),
+        preset=str(raw.get("preset") or ""),
         replay=replay,
     )
     _check(recipe)

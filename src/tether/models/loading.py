@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -57,7 +58,7 @@ such as org/name
     if source in EMBEDDED:
         return str(EMBEDDED[source])
     folder = Path(source).expanduser()
-    if folder.is_dir():
+    if source and folder.is_dir():
         return str(folder.resolve())
     if _HUB_NAME.fullmatch(source):
         return source
@@ -79,6 +80,8 @@ def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
             f"a tokenizer needs an end-of-sequence token, or no completion stops; {source!r} has none; "
             f"set eos_token in its tokenizer_config.json"
         )
+    for trace in ("is_local", "local_files_only"):  # where it was read from is no part of it, and is not saved with it
+        tokenizer.init_kwargs.pop(trace, None)
     return tokenizer
 
 
@@ -94,14 +97,20 @@ def load_model(source: str, *, dtype: str = "float32", device: str = "cpu") -> L
         raise ModelError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
     tokenizer = load_tokenizer(source)
     place = resolve_source(source)
-    model: PreTrainedModel = _read(
+    model, report = _read(
         place,
         AutoModelForCausalLM.from_pretrained,
         dtype=DTYPES[dtype],
         use_safetensors=True,
         trust_remote_code=False,
+        output_loading_info=True,
     )
-    _pin_experts(model)
+    if missing := sorted(report["missing_keys"]):
+        raise ModelError(
+            f"every weight must come from the model's files; {source!r} lacks {len(missing)} of them, such as "
+            f"{missing[0]}, which would start at random; check that its config.json belongs to its weights"
+        )
+    pin_experts(model)
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
         raise ModelError(
@@ -116,8 +125,14 @@ def load_model(source: str, *, dtype: str = "float32", device: str = "cpu") -> L
         source=place,
         eos_ids=eos_ids,
         pad_id=eos_ids[0] if pad_id is None else int(pad_id),
-        context=int(model.config.get_text_config().max_position_embeddings),
+        context=_context(model, tokenizer),
     )
+
+
+def _context(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """What the configuration says; the tokenizer's limit for the few models whose configuration says nothing."""
+    configured = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return int(tokenizer.model_max_length if configured is None else configured)
 
 
 def end_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> tuple[int, ...]:
@@ -127,10 +142,11 @@ def end_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> tuple
     return tuple(sorted({int(tokenizer.eos_token_id), *map(int, several)}))
 
 
-def save_model(loaded: LoadedModel, folder: str | Path) -> Path:
+def save_model(loaded: LoadedModel, folder: str | Path, *, card: str | None = None) -> Path:
     """Write a plain Hugging Face folder (safetensors, tokenizer, generation config): whole, or not at all.
 
-    It is written beside its place, flushed to disk, then renamed. A folder that exists is refused.
+    It is written beside its place, flushed to disk, then renamed. A folder that exists is refused. ``card`` becomes
+    its ``README.md``.
     """
     target = Path(folder).expanduser().absolute()
     if target.exists():
@@ -138,8 +154,11 @@ def save_model(loaded: LoadedModel, folder: str | Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        loaded.model.save_pretrained(beside)
+        with _no_progress_bars():
+            loaded.model.save_pretrained(beside)
         loaded.tokenizer.save_pretrained(beside)
+        if card is not None:
+            (beside / "README.md").write_text(card, encoding="utf-8")
         beside.chmod(0o755)
         for file in sorted(beside.rglob("*")):
             if file.is_file():
@@ -152,6 +171,20 @@ def save_model(loaded: LoadedModel, folder: str | Path) -> Path:
         shutil.rmtree(beside, ignore_errors=True)
         raise
     return target
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Silence the bars of transformers for a moment; whoever wanted them has them again afterwards."""
+    from transformers.utils import logging
+
+    was_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()
 
 
 def _flush(path: Path) -> None:
@@ -182,8 +215,9 @@ def _check_folder(place: str) -> None:
 def _read(place: str, read: Any, **options: Any) -> Any:
     """Call a reader of transformers; what the hub, the network or the files object to becomes one message."""
     try:
-        return read(place, **options)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        with _no_progress_bars():
+            return read(place, **options)
+    except Exception as error:  # files from elsewhere: parsers of three libraries raise what they like
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         way = (
             "check its files"
@@ -193,7 +227,7 @@ def _read(place: str, read: Any, **options: Any) -> Any:
         raise ModelError(f"{place!r} cannot be loaded: {first}; {way}") from error
 
 
-def _pin_experts(model: PreTrainedModel) -> None:
+def pin_experts(model: PreTrainedModel) -> None:
     """Choose the implementation of the experts, and turn the load-balance loss off."""
     for config in {id(c): c for c in (model.config, model.config.get_text_config())}.values():
         if getattr(config, "output_router_logits", False):
@@ -201,7 +235,4 @@ def _pin_experts(model: PreTrainedModel) -> None:
     if not model._can_set_experts_implementation():
         return
     has_grouped = hasattr(torch.nn.functional, "grouped_mm") or hasattr(torch, "_grouped_mm")
-    try:
-        model.set_experts_implementation("grouped_mm" if has_grouped else "eager")
-    except ValueError:  # a mixture whose experts are written as a loop
-        model.set_experts_implementation("eager")
+    model.set_experts_implementation("grouped_mm" if has_grouped else "eager")

@@ -1,67 +1,262 @@
-"""Supervised pre-training of an embedded model: it learns the form of an answer, and part of the substance.
+"""Supervised pre-training of the embedded model: it learns the form of an answer, and part of the substance.
 
-The warm-up stops on purpose while the model still errs, so that reinforcement learning has something to teach and a
-signal to teach it with.
+What it is taught comes from above as ``Lessons``; they err on purpose, so that reinforcement learning finds something
+to teach and a signal to teach it with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 from torch.nn import functional
 
-from tether.tasks.task import Problem, Task
+from tether.errors import ModelError
+from tether.models import tiny_moe
+from tether.models.loading import LoadedModel, end_ids, pin_experts, save_model
+from tether.models.modelcard import model_card
+
+BATCH: Final = 64
+"""Lessons an update."""
+PEAK_LR: Final = 3e-3
+CHECK_EVERY: Final = 100
+"""Updates between two exams."""
+CHECK_QUESTIONS: Final = 512
+FINAL_QUESTIONS: Final = 2048
+"""Questions of the exam whose figures are reported."""
+WELL_FORMED: Final = 0.99
+"""Least share of answers of the right form when the warm-up stops."""
+MAX_ANSWER: Final = 64
+"""Tokens after which an answer counts as one that never ends."""
 
 
-def examples(task, tokenizer, *, seed: int, first: int, count: int):
-    problems = [task.problem("train", seed, first + i) for i in range(count)]
-    rows = []
-    for p in problems:
-        prompt = tokenizer(p.text)["input_ids"]
-        answer = [*tokenizer(p.demonstration)["input_ids"], tokenizer.eos_token_id]
-        rows.append((prompt, answer))
-    width = max(len(a) + len(b) for a, b in rows)
-    ids = torch.full((count, width), tokenizer.pad_token_id)
-    labels = torch.full((count, width), -100)
-    for i, (p, a) in enumerate(rows):
-        ids[i, : len(p) + len(a)] = torch.tensor(p + a)
-        labels[i, len(p) : len(p) + len(a)] = torch.tensor(a)
+Lesson = tuple[str, str]
+"""A question and an answer to it, without the end-of-sequence token."""
+
+
+@runtime_checkable
+class Lessons(Protocol):
+    """What a model is taught and examined in; every method gives the same result for the same arguments."""
+
+    def lesson(self, seed: int, index: int) -> Lesson:
+        """A question of the training split and an answer to imitate."""
+        ...
+
+    def exam(self, index: int) -> Lesson:
+        """A held-out question and its right answer."""
+        ...
+
+    def is_right(self, answer: str, response: str) -> bool:
+        """Whether a response is worth as much as the right answer."""
+        ...
+
+
+class Marks(NamedTuple):
+    """Outcome of an exam; shares of all questions."""
+
+    right: float
+    well_formed: float
+    """Ended by themselves, and as long as the right answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmupProgress:
+    """Where a warm-up is."""
+
+    step: int
+    num_steps: int
+    """Most updates there may be."""
+    loss: float
+    marks: Marks | None
+    """At temperature 1, at the updates where an exam was held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmupResult:
+    """What a warm-up made."""
+
+    folder: Path
+    num_parameters: int
+    num_steps: int
+    """Updates made."""
+    accuracy: float
+    """Held-out, at temperature 1."""
+    greedy_accuracy: float
+    well_formed: float
+    """Share of answers at temperature 1 that end by themselves and have the right length."""
+    is_reached: bool
+    """Whether it stopped because the target was reached, and not because its steps were spent."""
+    duration_s: float
+
+
+def run_warmup(
+    *,
+    out: Path,
+    lessons: Lessons,
+    seed: int = 0,
+    steps: int = 1000,
+    target: float = 0.25,
+    progress: Callable[[WarmupProgress], None] | None = None,
+) -> WarmupResult:
+    """Train a new ``tiny-moe`` until it knows enough, and write it to ``out``.
+
+    It stops at the first exam, one every 100 updates, with an accuracy at temperature 1 of at least ``target`` and
+    99 % well-formed answers. The same seed gives the same weights on the same machine with the same number of
+    threads; torch's global random state is left as it was.
+    """
+    if Path(out).exists():
+        raise ModelError(f"a model is written to a new folder; {out} exists; choose another, or remove it")
+    if steps < 1 or not 0 < target < 1:
+        raise ModelError(f"a warm-up needs steps >= 1 and a target between 0 and 1; got {steps} and {target}")
+    started = time.perf_counter()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        loaded = new_model()
+    num_steps, is_reached = _train(loaded, lessons, _Plan(seed, steps, target), progress)
+    sampled = exam(loaded, lessons, count=FINAL_QUESTIONS, temperature=1.0)
+    greedy = exam(loaded, lessons, count=FINAL_QUESTIONS, temperature=0.0)
+    loaded.model.eval()
+    num_parameters = sum(p.numel() for p in loaded.model.parameters())
+    facts = {
+        "parameters": f"{num_parameters:,}",
+        "updates": f"{num_steps} of {BATCH} lessons, seed {seed}",
+        "held-out accuracy, temperature 1": f"{sampled.right:.3f}",
+        "held-out accuracy, greedy": f"{greedy.right:.3f}",
+        "well-formed answers, temperature 1": f"{sampled.well_formed:.3f}",
+    }
+    return WarmupResult(
+        folder=save_model(loaded, out, card=model_card(tiny_moe.NAME, facts)),
+        num_parameters=num_parameters,
+        num_steps=num_steps,
+        accuracy=sampled.right,
+        greedy_accuracy=greedy.right,
+        well_formed=sampled.well_formed,
+        is_reached=is_reached,
+        duration_s=time.perf_counter() - started,
+    )
+
+
+def new_model() -> LoadedModel:
+    """An untrained ``tiny-moe``, from torch's global random state."""
+    model, tokenizer = tiny_moe.build_model(), tiny_moe.build_tokenizer()
+    pin_experts(model)
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        source=tiny_moe.NAME,
+        eos_ids=end_ids(tokenizer, model),
+        pad_id=int(tokenizer.pad_token_id),
+        context=tiny_moe.CONTEXT,
+    )
+
+
+class _Plan(NamedTuple):
+    seed: int
+    steps: int
+    target: float
+
+    def lr(self, step: int) -> float:
+        """Rises over 50 updates, stays, and falls to a twentieth over the last 40 % of the steps."""
+        falling = (self.steps - step) / (0.4 * self.steps)
+        return PEAK_LR * min(1.0, step / 50) * min(1.0, max(0.05, falling))
+
+
+def _train(
+    loaded: LoadedModel, lessons: Lessons, plan: _Plan, progress: Callable[[WarmupProgress], None] | None
+) -> tuple[int, bool]:
+    """Updates made, and whether the target was reached."""
+    model = loaded.model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.01)
+    for step in range(1, plan.steps + 1):
+        ids, labels = batch(loaded, [lessons.lesson(plan.seed, step * BATCH + i) for i in range(BATCH)])
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+        loss = functional.cross_entropy(logits.flatten(0, 1).float(), labels[:, 1:].flatten())
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = plan.lr(step)
+        optimizer.step()
+        is_exam = step % CHECK_EVERY == 0
+        marks = exam(loaded, lessons, count=CHECK_QUESTIONS, temperature=1.0) if is_exam else None
+        if progress is not None:
+            progress(WarmupProgress(step=step, num_steps=plan.steps, loss=float(loss.detach()), marks=marks))
+        if marks is not None and marks.right >= plan.target and marks.well_formed >= WELL_FORMED:
+            return step, True
+    return plan.steps, False
+
+
+def batch(loaded: LoadedModel, lessons: Sequence[Lesson]) -> tuple[Int64[Tensor, "B L"], Int64[Tensor, "B L"]]:
+    """Ids and labels, padded on the right; the labels are -100 except at the answer and its end."""
+    rows = [
+        (loaded.tokenizer.encode(question), [*loaded.tokenizer.encode(answer), loaded.tokenizer.eos_token_id])
+        for question, answer in lessons
+    ]
+    width = max(len(question) + len(answer) for question, answer in rows)
+    ids = torch.full((len(rows), width), loaded.pad_id)
+    labels = torch.full((len(rows), width), -100)
+    for row, (question, answer) in enumerate(rows):
+        end = len(question) + len(answer)
+        ids[row, :end] = torch.tensor(question + answer)
+        labels[row, len(question) : end] = torch.tensor(answer)
     return ids, labels
 
 
-@torch.no_grad()
-def sample(model, tokenizer, texts, *, temperature, generator, max_tokens=32):
-    from collections import defaultdict
+def exam(loaded: LoadedModel, lessons: Lessons, *, count: int, temperature: float) -> Marks:
+    """Marks for the first ``count`` held-out questions; samples come from a generator of their own."""
+    questions = [lessons.exam(index) for index in range(count)]
+    responses = respond(loaded, [question for question, _ in questions], temperature=temperature)
+    ended = [(answer, r) for (_, answer), r in zip(questions, responses, strict=True) if r is not None]
+    right = sum(lessons.is_right(answer, response) for answer, response in ended)
+    well_formed = sum(len(response) == len(answer) for answer, response in ended)
+    return Marks(right / count, well_formed / count)
 
-    out = [""] * len(texts)
-    stopped = [False] * len(texts)
-    buckets = defaultdict(list)
-    encoded = [tokenizer(t)["input_ids"] for t in texts]
-    for i, e in enumerate(encoded):
-        buckets[len(e)].append(i)
-    for rows in buckets.values():
-        ids = torch.tensor([encoded[i] for i in rows])
-        cache, produced = None, []
-        alive = torch.ones(len(rows), dtype=torch.bool)
-        for _ in range(max_tokens):
-            o = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache = o.past_key_values
-            logits = o.logits[:, -1].float()
-            if temperature == 0:
-                nxt = logits.argmax(-1)
-            else:
-                nxt = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)[:, 0]
-            nxt = torch.where(alive, nxt, tokenizer.pad_token_id)
-            produced.append(nxt)
-            alive &= nxt != tokenizer.eos_token_id
-            if not alive.any():
-                break
-            ids = nxt[:, None]
-        m = torch.stack(produced, 1)
-        for r, i in enumerate(rows):
-            stopped[i] = not bool(alive[r])
-            out[i] = tokenizer.decode(m[r], skip_special_tokens=True)
-    return out, stopped
+
+@torch.no_grad()
+def respond(loaded: LoadedModel, questions: Sequence[str], *, temperature: float) -> list[str | None]:
+    """A sampled response to each question; None where it did not end by itself. 0 is greedy.
+
+    Questions of one length are answered together, so that nothing needs padding.
+    """
+    generator = torch.Generator().manual_seed(0)
+    encoded = [loaded.tokenizer.encode(question) for question in questions]
+    alike: defaultdict[int, list[int]] = defaultdict(list)
+    for place, ids in enumerate(encoded):
+        alike[len(ids)].append(place)
+    responses: list[str | None] = [None] * len(questions)
+    for places in alike.values():
+        rows = _continue(loaded, torch.tensor([encoded[place] for place in places]), temperature, generator)
+        for place, row in zip(places, rows, strict=True):
+            ends = [column for column, token in enumerate(row) if token in loaded.eos_ids]
+            if ends:
+                responses[place] = str(loaded.tokenizer.decode(row[: ends[0]]))
+    return responses
+
+
+def _continue(
+    loaded: LoadedModel, ids: Int64[Tensor, "B L"], temperature: float, generator: torch.Generator
+) -> list[list[int]]:
+    """Sampled ids of every row, until each has ended or is too long; what follows an end means nothing."""
+    cache = None
+    columns: list[Tensor] = []
+    has_ended = torch.zeros(len(ids), dtype=torch.bool)
+    ends = torch.tensor(loaded.eos_ids)
+    while len(columns) < MAX_ANSWER and not has_ended.all():
+        output = loaded.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        cache, logits = output.past_key_values, output.logits[:, -1].float()
+        if temperature == 0:
+            sampled = logits.argmax(-1)
+        else:
+            sampled = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)[:, 0]
+        has_ended |= torch.isin(sampled, ends)
+        columns.append(sampled)
+        ids = sampled[:, None]
+    rows: list[list[int]] = torch.stack(columns, dim=1).tolist()
+    return rows

@@ -8,11 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import torch
-
-from tether.errors import NonFiniteError, TetherError
+from tether.errors import TetherError
 from tether.evals.estimators import paired_difference
 from tether.evals.runner import EvalOptions, Evaluation
 from tether.journal.writer import RunWriter
@@ -57,8 +54,9 @@ class Controller:
         except BaseException as error:
             self.loops.ledger.close_rest()
             cause = first_cause(error)
-            note = "interrupted" if isinstance(cause, asyncio.CancelledError | KeyboardInterrupt) else str(cause)
-            self._tell(self._event("fail", self._balance(), note=note or type(cause).__name__))
+            is_interrupt = isinstance(cause, asyncio.CancelledError | KeyboardInterrupt)
+            note = str(cause) or ("interrupted" if is_interrupt else type(cause).__name__)
+            self._tell(self._event("fail", self._balance(), note=note))
             self.writer.sync()
             if isinstance(error, BaseExceptionGroup):
                 raise cause from None
@@ -135,25 +133,6 @@ def first_cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def dump_step(folder: Path, step: Step, error: NonFiniteError) -> Path:
-    """Write the batch that produced a non-finite number, for ``torch.load``; returns the path."""
-    path = folder / "nonfinite-batch.pt"
-    rows = [
-        {
-            "rollout": row.rollout.id,
-            "prompt_ids": list(row.rollout.prompt.token_ids),
-            "token_ids": torch.from_numpy(row.rollout.completion.token_ids.copy()),
-            "logp_behavior": torch.from_numpy(row.rollout.completion.logp.copy()),
-            "version": torch.from_numpy(row.rollout.completion.version.copy()),
-            "reward": row.rollout.reward,
-            "advantage": row.advantage,
-        }
-        for row in step.rows
-    ]
-    torch.save({"error": str(error), "rows": rows}, path)
-    return path
 
 
 def _spread(step: Step, count: int) -> list[Row]:

@@ -10,23 +10,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from tether.core.advantage import Advantage
-from tether.errors import RewardError
+from tether.errors import NonFiniteError, RewardError
 from tether.journal.ledger import Ledger
 from tether.pipeline.buffer import GroupBuffer
-from tether.pipeline.packing import Step, pack
+from tether.pipeline.packing import Row, Step, credited, pack
 from tether.pipeline.publisher import Publisher
 from tether.pipeline.rollouts import Asked, Judge, Sampling, ask
 from tether.pipeline.schedule import Schedule
 from tether.pipeline.stopwatch import Stopwatch
 from tether.pipeline.trainer import StepReport, Trainer
 from tether.ports import Clock, RolloutEngine
-from tether.records import Prompt
+from tether.records import Group, Prompt
 
 AfterStep = Callable[[int, Step, StepReport], Awaitable[None]]
+Dump = Callable[[Sequence[Row], NonFiniteError], NonFiniteError]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,10 @@ class Packing:
     token_budget: int
     pad_id: int
     device: str
+
+    def step(self, groups: Sequence[Group]) -> Step:
+        """One step from its groups."""
+        return pack(groups, self.advantage, token_budget=self.token_budget, pad_id=self.pad_id, device=self.device)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +62,8 @@ class Loops:
     clock: Clock
     watch: Stopwatch
     ledger: Ledger
+    dump: Dump
+    """Stores a batch that holds a non-finite number; gives the error that says where."""
     buffer: GroupBuffer = field(init=False)
     asked: asyncio.Queue[Asked] = field(init=False)
     packed: asyncio.Queue[Step] = field(init=False)
@@ -105,14 +112,11 @@ class Loops:
         """Consumes finished groups, in the order of admission. Waits for a step's worth. Unblocks train."""
         for _ in range(self.steps):
             groups = await self.buffer.take(self.schedule.prompts_per_step)
-            with self.watch.running("pack"):
-                step = pack(
-                    groups,
-                    self.packing.advantage,
-                    token_budget=self.packing.token_budget,
-                    pad_id=self.packing.pad_id,
-                    device=self.packing.device,
-                )
+            try:
+                with self.watch.running("pack"):
+                    step = self.packing.step(groups)
+            except NonFiniteError as error:
+                raise self.dump(credited(groups, self.packing.advantage), error) from error
             await self.packed.put(step)
 
     async def train(self, after_step: AfterStep) -> None:
@@ -120,8 +124,11 @@ class Loops:
         for number in range(1, self.steps + 1):
             step = await self.packed.get()
             used_s = self.clock.now()
-            with self.watch.running("train"):
-                report = self.trainer.step(step)
+            try:
+                with self.watch.running("train"):
+                    report = self.trainer.step(step)
+            except NonFiniteError as error:
+                raise self.dump(step.rows, error) from error
             await self.clock.spend("train_step")
             used = {row.rollout.id for row in step.rows}
             for group in step.groups:

@@ -1,18 +1,23 @@
-"""Finding the first number of a step that is not one: tensor, rollout, token, versions, and what to try."""
+"""When a number of a step is not one: finding the first, with what to try, and writing the batch to a file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from tether.core.loss import LossTerms
-from tether.pipeline.packing import MicroBatch
+from tether.errors import NonFiniteError
+from tether.pipeline.packing import MicroBatch, Row
+
+DUMP_FILE = "nonfinite-batch.pt"
 
 
 def explain(
-    micro_batches: Sequence[MicroBatch], logps: Sequence[Float[Tensor, "T"]], terms: Sequence[LossTerms], updates: int
+    micro_batches: Sequence[MicroBatch], logps: Sequence[Float[Tensor, "_"]], terms: Sequence[LossTerms], updates: int
 ) -> str:
     """A message that names the first non-finite number of a step that has one."""
     for micro_batch, logp in zip(micro_batches, logps, strict=True):
@@ -30,6 +35,29 @@ def explain(
         f"the gradient's norm is not finite at update {updates}, although the loss is; lower trainer.lr, or train in "
         "float32 (trainer.dtype)"
     )
+
+
+def dump(folder: Path, rows: Sequence[Row], error: NonFiniteError) -> NonFiniteError:
+    """Write a batch that holds a non-finite number, for ``torch.load``; the error, with the file's name added."""
+    batch = [
+        {
+            "rollout": row.rollout.id,
+            "group": row.group,
+            "prompt_ids": torch.tensor(row.rollout.prompt.token_ids),
+            "token_ids": torch.from_numpy(row.rollout.completion.token_ids.copy()),
+            "logp_behavior": torch.from_numpy(row.rollout.completion.logp.copy()),
+            "entropy_behavior": torch.from_numpy(row.rollout.completion.entropy.copy()),
+            "version": torch.from_numpy(row.rollout.completion.version.copy()),
+            "reward": row.rollout.reward,
+            "advantage": row.advantage,
+        }
+        for row in rows
+    ]
+    try:
+        torch.save({"error": str(error), "rows": batch}, folder / DUMP_FILE)
+    except (OSError, RuntimeError) as failure:
+        return NonFiniteError(f"{error}. The batch could not be written to {DUMP_FILE}: {failure}")
+    return NonFiniteError(f"{error}. The batch is in {DUMP_FILE} of the run directory")
 
 
 def _token(tensor: str, value: float, micro_batch: MicroBatch, bad: list[int], updates: int) -> str:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tether.errors import RewardError
 from tether.ports import GenerationRequest, Reward
 from tether.records import Completion, Group, Prompt, Rollout
 from tether.rewards.scoring import score
@@ -78,7 +79,11 @@ class Judge:
         text = self.text(completion)
         if completion.finish == "length":
             return text, self.truncated
-        return text, score(self.reward, prompt, text, request.id)
+        try:
+            return text, score(self.reward, prompt, text, request.id)
+        except RewardError as error:
+            error.rollout_id = request.id
+            raise
 
     def group(self, asked: Asked, completions: Sequence[Completion], now: float) -> Group:
         """The finished group."""

@@ -57,10 +57,11 @@ class Schedule:
                 f"got {self.updates_per_batch}"
             )
         if self.max_staleness is not None and self.max_staleness < self.bound:
+            lag = (self.max_staleness + 1) // 2
+            way_out = f"lower pipeline.lag to {lag}" if lag else "use pipeline.regime=sync with pipeline.lag=1"
             raise ConfigError(
                 f"pipeline.max_staleness must be at least {self.bound} in regime {self.regime!r} with lag {self.lag}; "
-                f"got {self.max_staleness}; lower pipeline.lag to {max(1, (self.max_staleness + 1) // 2)}, or leave it "
-                "out"
+                f"got {self.max_staleness}; {way_out}, or leave it out"
             )
 
     @property

@@ -7,15 +7,15 @@ counts real seconds and stops a run that hangs.
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import selectors
-import sys
+import signal
 import threading
 import time
 import traceback
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, fields
+from types import FrameType
 from typing import Any, TypeVar
 
 from tether.errors import ConfigError, StalledError
@@ -61,11 +61,14 @@ class Inline:
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end under virtual time."""
         with Watchdog(self.hang_after_s) as watchdog, asyncio.Runner(loop_factory=lambda: VirtualLoop(watchdog)) as run:
+            loop = run.get_loop()
+            assert isinstance(loop, VirtualLoop)
+            loop.main = main
             try:
                 return run.run(main)
-            except KeyboardInterrupt:
-                if watchdog.verdict:
-                    raise StalledError(watchdog.verdict) from None
+            except asyncio.CancelledError:
+                if loop.stall:
+                    raise StalledError(loop.stall) from None
                 raise
 
 
@@ -108,6 +111,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, watchdog: Watchdog | None = None) -> None:
         self._virtual_now = 0.0
+        self.main: Coroutine[Any, Any, Any] | None = None
+        """What is cancelled, with the verdict as the reason, when nobody can go on."""
+        self.stall = ""
+        """Who waited for what when nobody could go on."""
         super().__init__(_VirtualSelector(self, watchdog))
 
     def time(self) -> float:
@@ -118,6 +125,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Let virtual time pass."""
         self._virtual_now += seconds
 
+    def give_up(self) -> None:
+        """Every task waits: say where, and end the main one, which tidies up; raise if that has not helped."""
+        tasks = asyncio.all_tasks(self)
+        places = "; ".join(sorted(f"{task.get_name()} at {_place(task)}" for task in tasks)) or "no task is left"
+        verdict = f"every task waits for another, and no timer is set: {places}"
+        main = next((task for task in tasks if task.get_coro() is self.main), None)
+        if self.stall or main is None:
+            raise StalledError(self.stall or verdict)
+        self.stall = verdict
+        main.cancel(verdict)
+
 
 class _VirtualSelector(selectors.DefaultSelector):
     """Where the loop would sleep: advance its clock instead, or report that nobody can go on."""
@@ -126,34 +144,43 @@ class _VirtualSelector(selectors.DefaultSelector):
         super().__init__()
         self._loop, self._watchdog = loop, watchdog
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+    def select(self, timeout: float | int | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self._watchdog is not None:
             self._watchdog.feed()
         if timeout is None:
-            raise StalledError(f"every task waits for another, and no timer is set: {_waiting(self._loop)}")
-        if timeout > 0:
-            self._loop.advance(timeout)
+            self._loop.give_up()
+        elif timeout > 0:
+            self._loop.advance(float(timeout))
         return super().select(0)
 
 
-def _waiting(loop: asyncio.AbstractEventLoop) -> str:
-    """Each unfinished task with the line it waits at."""
-    places = []
-    for task in asyncio.all_tasks(loop):
-        frames = task.get_stack(limit=1)
-        where = f"{frames[0].f_code.co_qualname}:{frames[0].f_lineno}" if frames else "unknown"
-        places.append(f"{task.get_name()} at {where}")
-    return "; ".join(sorted(places)) or "no task is left"
+def _place(task: asyncio.Task[Any]) -> str:
+    """The innermost line, outside of asyncio itself, at which a task waits."""
+    place = "unknown"
+    inner: Any = task.get_coro()
+    while inner is not None:
+        frame = getattr(inner, "cr_frame", None) or getattr(inner, "gi_frame", None)
+        if frame is not None and not frame.f_globals.get("__name__", "").startswith("asyncio"):
+            place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+        inner = getattr(inner, "cr_await", None) or getattr(inner, "gi_yieldfrom", None)
+    return place
 
 
 class Watchdog:
-    """Stops the main thread if it does not come by for a while of real time; the verdict says where it stood."""
+    """Stops the thread that made it if that does not come by for a while of real time; says where it stood.
+
+    The stop is a ``StalledError`` raised by a signal inside the work that hangs, also in a sleep or a call over the
+    network. A thread other than the main one takes no signals and is not watched.
+    """
+
+    SIGNAL = signal.SIGUSR2
 
     def __init__(self, patience_s: float) -> None:
         self.verdict = ""
         self._patience = patience_s
         self._fed = time.monotonic()
-        self._main = threading.main_thread().ident
+        self._watched = threading.get_ident()
+        self._before: Any = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="tether-watchdog", daemon=True)
 
@@ -163,22 +190,27 @@ class Watchdog:
 
     def __enter__(self) -> Watchdog:
         self.feed()
-        self._thread.start()
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(self.SIGNAL, self._stop)
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._done.set()
+            self._thread.join()
+            signal.signal(self.SIGNAL, self._before)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        where = "".join(traceback.format_stack(frame, limit=6)) if frame else "unknown\n"
+        self.verdict = (
+            f"one piece of work has taken more than placement.hang_after_s = {self._patience:g} seconds; raise it if "
+            f"the work is just slow. It stands at:\n{where}"
+        )
+        raise StalledError(self.verdict)
 
     def _watch(self) -> None:
         while not self._done.wait(min(1.0, self._patience / 4)):
-            hung = time.monotonic() - self._fed
-            if hung > self._patience and self._main is not None:
-                frame = sys._current_frames().get(self._main)
-                where = "".join(traceback.format_stack(frame, limit=6)) if frame else "unknown\n"
-                self.verdict = (
-                    f"one piece of work has taken {hung:.0f} s, more than placement.hang_after_s = "
-                    f"{self._patience:.0f}; raise it if the work is just slow. It stands at:\n{where}"
-                )
-                _thread.interrupt_main()
-                return
+            if time.monotonic() - self._fed > self._patience:
+                self.feed()  # a work that goes on in spite of it is stopped again
+                signal.pthread_kill(self._watched, self.SIGNAL)

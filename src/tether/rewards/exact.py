@@ -1,18 +1,35 @@
-"""Temporary."""
+"""One if the last value of an answer is the right one, else zero."""
 
 from __future__ import annotations
+
 from dataclasses import dataclass
+
+from tether.records import Prompt
 from tether.registry import REWARDS
 
 
 @REWARDS.register("exact")
 @dataclass(frozen=True)
 class Exact:
-    """x
+    """``1`` if what follows the last comma of the response is the reference, character by character; else ``0``.
 
-    >>> 1
-    1
+    Spaces around it do not count. The response comes without its end-of-sequence token; a completion that never
+    ended is not asked about.
+
+    >>> prompt = Prompt(id="arithmetic/train/0/0", text="4+3*5-2=", token_ids=(6,), reference="5")
+    >>> Exact()(prompt, "0,0,5"), Exact()(prompt, "0,0,4"), Exact()(prompt, "0,0,5,")
+    (1.0, 0.0, 0.0)
     """
 
-    def __call__(self, prompt, response):
-        return 1.0 if response.split(",")[-1].strip() == prompt.reference else 0.0
+    def __call__(self, prompt: Prompt, response: str) -> float:
+        """1.0 or 0.0."""
+        return float(last_value(response) == prompt.reference)
+
+
+def last_value(response: str) -> str:
+    """What follows the last comma, without spaces around it; all of it where there is no comma.
+
+    >>> last_value("0,0, 5"), last_value("12"), last_value("")
+    ('5', '12', '')
+    """
+    return response.rsplit(",", 1)[-1].strip()

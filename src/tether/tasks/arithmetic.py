@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from tether.errors import ConfigError
 from tether.registry import TASKS
+from tether.rewards.exact import last_value
 from tether.tasks.task import Problem, Split
 
 _HELDOUT_SHARE = 8  # one text in so many is held out
+_EXAM_SEED = 20_000  # far from the seeds of runs, so that an exam is not what a run is evaluated on
 _FEWEST_PROBLEMS = 100  # below it a split may hold nothing at all
 
 
@@ -108,4 +110,56 @@ def apply(operator: str, left: int, right: int) -> int:
 
 def is_heldout(text: str) -> bool:
     """Whether a text belongs to the held-out split: one in eight, by its SHA-256, the same on every machine."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % _HELDOUT_SHARE == 0
+    return _number(text) % _HELDOUT_SHARE == 0
+
+
+def _number(text: str) -> int:
+    """A number that looks random and is the same for the same text everywhere."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pupil:
+    """Writes out chains with some mistakes: the demonstrations of a warm-up.
+
+    It is unsure of some entries of the operation table, an entry being a value, an operator and an operand. There it
+    writes the right result with probability ``skill`` and otherwise one wrong result, always the same. It goes on
+    from what it wrote.
+
+    >>> careful = Pupil(task=Arithmetic(), unsure=0.0)
+    >>> careful.written("4+3*5-2=", random.Random(0))
+    '0,0,5'
+    >>> Pupil(task=Arithmetic(), unsure=1.0, skill=0.0).written("4+3*5-2=", random.Random(0))
+    '1,1,2'
+    """
+
+    task: Arithmetic
+    unsure: float = 0.35
+    """Share of the table's entries that it is unsure of."""
+    skill: float = 0.4
+    """Probability of the right result there."""
+
+    def written(self, text: str, source: random.Random) -> str:
+        """Running values of a chain, as this pupil writes them."""
+        modulus, value, values = self.task.modulus, int(text[0]), []
+        for operator, operand in zip(text[1:-1:2], text[2:-1:2], strict=True):
+            entry = f"{value}{operator}{operand}"
+            value = apply(operator, value, int(operand)) % modulus
+            if _number(f"unsure/{entry}") % 1000 < 1000 * self.unsure and source.random() >= self.skill:
+                value = (value + 1 + _number(f"wrong/{entry}") % (modulus - 1)) % modulus
+            values.append(str(value))
+        return ",".join(values)
+
+    def lesson(self, seed: int, index: int) -> tuple[str, str]:
+        """A question of the training split and what this pupil writes."""
+        text = self.task.problem("train", seed, index).text
+        return text, self.written(text, random.Random(f"pupil/{seed}/{index}"))
+
+    def exam(self, index: int) -> tuple[str, str]:
+        """A held-out question and its right answer."""
+        problem = self.task.problem("heldout", _EXAM_SEED, index)
+        return problem.text, problem.demonstration
+
+    def is_right(self, answer: str, response: str) -> bool:
+        """Whether the last values agree."""
+        return last_value(response) == last_value(answer)
