@@ -55,7 +55,7 @@ class Registry:
 
         def enter(cls: C) -> C:
             taken = self._by_name.get(name)
-            if taken is not None and taken.__qualname__ != cls.__qualname__:
+            if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise ConfigError(f"{self.kind} {name!r} is already {taken.__module__}.{taken.__qualname__}")
             params = getattr(cls, "__dataclass_params__", None)
             if params is None or not params.frozen:

@@ -58,8 +58,8 @@ def test_a_weight_beside_a_complete_ratio_is_refused(rule):
 def test_an_anchor_without_a_weight_is_refused(corrections):
     with pytest.raises(
         ConfigError,
-        match=r"weights the gradient by pi\^1 \* anchor\^-1 instead of pi/behavior: with proximal 'anchor' the ratio "
-        r"cannot see how stale the data are; add a correction that reads the edge 'weight' \(such as tis\), or use",
+        match=r"weights the gradient by pi\^1 \* anchor\^-1 instead of pi/behavior; with proximal 'anchor' the ratio "
+        r"cannot see how stale the data are: add a correction that reads the edge 'weight' \(such as tis\), or use",
     ):
         compose(AnchorProximal(), *corrections)
 

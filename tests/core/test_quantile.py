@@ -58,7 +58,7 @@ def test_quantile_is_exact_beyond_two_to_the_24_elements():
     zeros = (1 << 24) + 1
     bits = torch.arange(600_000, dtype=torch.int32)
     d = torch.cat([torch.zeros(zeros), bits[1:].view(torch.float32)])
-    for level in (zeros / len(d), (zeros + 1) / len(d), (zeros + 2) / len(d), 0.99):
+    for level in (*((zeros + i) / len(d) for i in range(4)), 0.99):
         rank = int(np.ceil(level * len(d) - 1e-9))
         got = measure([(d, many(d))], [AbsoluteQuantile(level)])[AbsoluteQuantile(level)]
         assert int(got.view(torch.int32)) == max(0, rank - zeros)

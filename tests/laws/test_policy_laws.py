@@ -16,11 +16,11 @@ from tether.core.algorithm import Algorithm
 from tether.core.kl import K3
 from tether.core.loss import EdgeStatistics, measure_scope, policy_loss
 from tether.core.ratio import Edge, edge_log_ratio
-from tether.core.rule import PolicyTokens, Rule, Surrogate
-from tether.core.statistics import AbsoluteQuantile, Statistic, Statistics
+from tether.core.rule import PolicyTokens, Surrogate
+from tether.core.statistics import Statistic, Statistics
 from tether.core.surrogate import clipped
 from tether.core.tokens import TokenBatch
-from tether.registry import CORRECTIONS, RULES
+from tether.registry import RULES
 
 from .batches import (
     LEVELS,
@@ -360,48 +360,3 @@ def test_corrections_that_keep_pull_back_leave_it_a_gradient(name, correction, l
     terms, gradient = terms_and_gradient(drawn, ALGORITHMS[f"{name}-{level}"])
     inward = tokens.trainable & ~terms.outward
     assert (gradient[inward] != 0).all()
-
-
-# --- limits ----------------------------------------------------------------------------------------------------------
-
-OPEN_RULES: dict[str, Rule] = {
-    "ppo": RULES.build("ppo", epsilon_low=1.0, epsilon_high=1e30),
-    "sat": RULES.build("sat", epsilon_low=1.0, epsilon_high=1e30, quantile=1.0),
-}
-"""Every rule with its options at the end where nothing is cut; a new rule names its own."""
-
-OPEN_CORRECTIONS: dict[str, dict[str, float]] = {"tis": {"cap": 1e30}}
-
-
-def test_every_rule_and_correction_names_its_open_limit():
-    assert set(OPEN_RULES) == {name for name, _ in every_rule()}
-    assert set(OPEN_CORRECTIONS) == {name for name, _ in every_correction()}
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", OPEN_RULES)
-@given(drawn=batches())
-@few
-def test_a_rule_whose_radii_grow_recovers_the_importance_weighted_gradient(name, level, drawn):
-    tokens, logp = drawn
-    _, gradient = terms_and_gradient(drawn, algorithm_of(OPEN_RULES[name], level=level))
-    quiet = tokens.neutralized()
-    ratio = edge_log_ratio("total", torch.where(tokens.trainable, logp, 0.0), quiet, level).exp()
-    close(gradient, -quiet.advantage * ratio)
-
-
-@pytest.mark.parametrize("name", OPEN_CORRECTIONS)
-@pytest.mark.parametrize("level", LEVELS)
-@given(drawn=batches(spread=0.5))
-@few
-def test_an_open_weight_completes_the_ratio_to_the_behavior(name, level, drawn):
-    tokens, logp = drawn
-    correction = CORRECTIONS.build(name, **OPEN_CORRECTIONS[name])
-    _, gradient = terms_and_gradient(drawn, algorithm_of(OPEN_RULES["ppo"], level=level, corrections=(correction,)))
-    quiet = tokens.neutralized()
-    ratio = edge_log_ratio("total", torch.where(tokens.trainable, logp, 0.0), quiet, level).exp()
-    close(gradient, -quiet.advantage * ratio)
-
-
-def test_the_gate_of_sat_reads_the_statistic_it_was_given():
-    assert OPEN_RULES["sat"].needs == (AbsoluteQuantile(1.0),)

@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from tests.models.small import logits, small
+from tether.cli.warmup import command
 from tether.errors import ModelError
 from tether.models import warmup
 from tether.models.fingerprint import fingerprint
@@ -98,3 +100,12 @@ def test_a_response_that_never_ends_is_no_response(monkeypatch):
     never = dataclasses.replace(small(), eos_ids=(10**6,))
     assert respond(never, ["1+2=", "1+2*3="], temperature=1.0) == [None, None]
     assert exam(never, EASY, count=3, temperature=1.0) == (0.0, 0.0)
+
+
+def test_command_ends_with_one_line_of_figures_and_says_that_the_target_was_missed(tmp_path, brief):
+    result = CliRunner().invoke(command, ["--out", str(tmp_path / "m"), "--steps", "2", "--target", "0.99"])
+    assert result.exit_code == 0, result.output
+    lines = result.output.strip().splitlines()
+    assert lines[-2] == "target 0.99 not reached in 2 updates"
+    assert lines[-1].startswith(f"{tmp_path / 'm'}: 372,352 parameters, 2 updates, accuracy at temperature 1 0.")
+    assert load_model(str(tmp_path / "m")).eos_ids == (1,)

@@ -64,31 +64,35 @@ class Algorithm:
 
 
 def check_composition(algorithm: Algorithm) -> None:
-    """Refuse a recipe whose unclipped, untruncated coefficient is not ``pi / behavior`` (methods.md 16.1).
+    """Refuse a recipe whose unclipped, untruncated coefficient of ``A grad logp`` is not ``pi / behavior``.
 
-    Each factor contributes its edge; in logs the edges are summed, with the proximal replaced by the policy it is.
+    Each factor contributes the edge it reads; in logs the edges are summed, with the proximal replaced by the policy it
+    stands for. Masks are 0 or 1 and contribute nothing.
     """
     stands_for = algorithm.proximal.stands_for
+    weights = [c for c in algorithm.corrections if not c.is_mask]
     total: Counter[str] = Counter()
-    for edge in [algorithm.rule.reads, *(c.reads for c in algorithm.corrections if not c.is_mask)]:
+    for edge in [algorithm.rule.reads, *(c.reads for c in weights)]:
         above, below = _ends(edge, stands_for)
         total[above] += 1
         total[below] -= 1
     left = {policy: power for policy, power in total.items() if power}
-    weights = [c for c in algorithm.corrections if not c.is_mask]
+    proximal, names = PROXIMALS.name_of(algorithm.proximal), ", ".join(CORRECTIONS.name_of(c) for c in weights)
+    shown = " * ".join(f"{policy}^{power}" for policy, power in sorted(left.items(), key=lambda item: -item[1])) or "1"
     if stands_for == "behavior" and weights:
-        names = ", ".join(CORRECTIONS.name_of(c) for c in weights)
         raise ConfigError(
-            f"proximal 'rollout' already gives the ratio pi/behavior, so the weight {names} would be a second "
+            f"proximal {proximal!r} already gives the ratio pi/behavior, so the weight {names} would be a second "
             "correction of the same thing; use proximal = 'anchor' with it, or leave it out"
         )
-    if left != {"pi": 1, "behavior": -1}:
-        shown = " * ".join(f"{policy}^{power}" for policy, power in sorted(left.items(), key=lambda x: -x[1]))
-        raise ConfigError(
-            f"this recipe weights the gradient by {shown or '1'} instead of pi/behavior: with proximal "
-            f"{PROXIMALS.name_of(algorithm.proximal)!r} the ratio cannot see how stale the data are; add a correction "
-            "that reads the edge 'weight' (such as tis), or use proximal = 'rollout'"
-        )
+    if left == {"pi": 1, "behavior": -1}:
+        return
+    way_out = (
+        f"the weights {names} correct the same thing more than once: keep one"
+        if weights
+        else f"with proximal {proximal!r} the ratio cannot see how stale the data are: add a correction that reads the "
+        "edge 'weight' (such as tis), or use proximal = 'rollout'"
+    )
+    raise ConfigError(f"this recipe weights the gradient by {shown} instead of pi/behavior; {way_out}")
 
 
 def _ends(edge: Edge, stands_for: StandsFor) -> tuple[str, str]:

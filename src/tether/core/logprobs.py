@@ -59,4 +59,4 @@ def _chunk(
     if entropy == "detached":
         logits, normalizer = logits.detach(), normalizer.detach()
     probability = (logits - normalizer[:, None]).exp()
-    return logp, normalizer - (probability * logits).sum(-1)
+    return logp, normalizer - (probability * logits.clamp(min=-1e30)).sum(-1)  # 0 * -inf is NaN

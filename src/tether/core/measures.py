@@ -1,6 +1,6 @@
 """What the tokens of a step looked like: mismatch, clipping, staleness; one pass, one wait for the device.
 
-Definitions: methods.md section 14. ``d = logp - logp_behavior`` over trainable tokens, at the weights just before the
+``d = logp - logp_behavior`` over trainable tokens, at the weights just before the
 update; ``r = exp(d)``; log-ratios after the guard.
 """
 
@@ -55,31 +55,34 @@ def mismatch(parts: Sequence[Measured]) -> Metrics:
         "max": d.abs().max(),
     }
     values = torch.stack(list(names.values())).tolist()
-    merges = {"max": "max"}
     return {
-        f"mismatch/{name}": Metric(value, "max" if merges.get(name) else "mean", float(len(d)))
+        f"mismatch/{name}": Metric(value, "max" if name == "max" else "mean", float(len(d)))
         for name, value in zip(names, values, strict=True)
     }
 
 
 def clipping(terms: Sequence[LossTerms], num_tokens: int) -> Metrics:
     """Share of trainable tokens denied a gradient, in all and among them those that had moved outward; rule marks."""
-    denied = torch.stack([(~t.active).float().sum() for t in terms]).sum()
-    length = sum(len(t.active) for t in terms)
-    denied = denied - (length - num_tokens)  # untrainable tokens are never active
-    outward = torch.stack([(t.outward & ~t.active).float().sum() for t in terms]).sum()
-    n = max(num_tokens, 1)
-    metrics = {
-        "clip/fraction": Metric(float(denied) / n, "mean", float(n)),
-        "clip/outward_fraction": Metric(float(outward) / n, "mean", float(n)),
-    }
-    for name in terms[0].marks:
+    n = float(max(num_tokens, 1))
+    sums = [_total([t.active for t in terms]), _total([t.outward & ~t.active for t in terms])]
+    names = sorted(terms[0].marks)
+    for name in names:
         marks = [t.marks[name] for t in terms]
-        weight = float(torch.stack([m.weight.sum() for m in marks]).sum())
-        total = float(torch.stack([(m.weight * m.value).sum() for m in marks]).sum())
+        sums += [_total([m.weight * m.value for m in marks]), _total([m.weight for m in marks])]
+    active, outward, *rest = torch.stack(sums).tolist()
+    metrics = {
+        "clip/fraction": Metric((num_tokens - active) / n, "mean", n),
+        "clip/outward_fraction": Metric(outward / n, "mean", n),
+    }
+    for name, total, weight in zip(names, rest[::2], rest[1::2], strict=True):
         if weight > 0:
             metrics[name] = Metric(total / weight, "mean", weight)
     return metrics
+
+
+def _total(pieces: Sequence[Tensor]) -> Float[Tensor, ""]:
+    """Sum over all micro-batches in float64: float32 cannot count beyond 2^24."""
+    return torch.stack([piece.sum(dtype=torch.float64) for piece in pieces]).sum()
 
 
 def staleness(tokens: Sequence[TokenBatch]) -> Metrics:

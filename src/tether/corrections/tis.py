@@ -20,7 +20,9 @@ from tether.registry import CORRECTIONS
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TIS:
-    """Weight ``min(w, cap)`` with ``w = proximal / behavior``, token by token, detached.
+    """Weight ``min(w, cap)`` with ``w = proximal / behavior`` at the recipe's level, detached.
+
+    Token by token at level ``token``; at level ``sequence`` every token has its response's geometric mean.
 
     Truncated importance sampling as slime and verl apply it to a ratio against the anchor: the weight corrects what
     the ratio cannot see. With ``proximal = rollout`` the ratio is complete and the recipe is refused. ``[T] -> [T]``.
