@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tether.errors import DataError
 from tether.records import Prompt
 from tether.tasks.task import Split, Task
 
 
+@runtime_checkable
 class Encoder(Protocol):
     """The part of a tokenizer that prompts need."""
 
