@@ -104,6 +104,8 @@ def _plugins(registry: Registry, f: dataclasses.Field[Any], hint: Any, value: An
     if value is None and f.default is None:
         return None
     if get_origin(hint) is not tuple:
+        if isinstance(value, Mapping) and "name" not in value and f.default not in (None, dataclasses.MISSING):
+            value = {"name": registry.name_of(f.default), **value}  # options of the plug-in that is there anyway
         return plugin(registry, value, where)
     if not isinstance(value, list):
         raise ConfigError(f"{where} must be a list, such as [[{where}]] in a recipe; got {value!r}")

@@ -8,6 +8,7 @@ counts real seconds and stops a run that hangs.
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 import signal
 import threading
@@ -116,6 +117,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.stall = ""
         """Who waited for what when nobody could go on."""
         super().__init__(_VirtualSelector(self, watchdog))
+        self._clock_resolution = 1e-9
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
@@ -124,6 +126,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def advance(self, seconds: float) -> None:
         """Let virtual time pass."""
         self._virtual_now += seconds
+        # asyncio calls a timer due if it is before now + resolution; far into a run that sum must not be now itself
+        self._clock_resolution = max(self._clock_resolution, 2 * math.ulp(self._virtual_now))
 
     def give_up(self) -> None:
         """Every task waits: say where, and end the main one, which tidies up; raise if that has not helped."""

@@ -1,0 +1,306 @@
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from tether.errors import ModelError, NonFiniteError, RewardError, StalledError, TetherError
+from tether.journal import RunView
+from tether.models.loading import load_model
+from tether.records import Prompt
+
+from .quick import assert_books_balance, controller_of, go, journal, train
+
+
+def histograms(run: RunView) -> list[set[int]]:
+    return [{int(k) for k in event.metrics["staleness/histogram"].value} for event in run.steps]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> RunView:
+    return train(tmp_path_factory.mktemp("runs") / "one")
+
+
+def test_two_runs_with_one_seed_write_the_same_journal(run, tmp_path):
+    one, other = journal(run.folder), journal(train(tmp_path / "other").folder)
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name] == other[name], name
+    weights = [load_model(str(folder / "model")).model.state_dict() for folder in (run.folder, tmp_path / "other")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_another_seed_writes_another_journal(run, tmp_path):
+    other = journal(train(tmp_path / "other", "run.seed=1", "run.steps=2").folder)
+    assert not set(journal(run.folder)["events"][2:]) & set(other["events"][2:])
+
+
+def test_staleness_is_0_to_lag_less_one_in_the_first_block_then_lag_to_twice_lag_less_one(run):
+    assert histograms(run) == [{0}, {1}, {2}, {3}, {2}, {3}]
+    assert run.config["derived"]["staleness_bound"] == 3
+
+
+def test_a_run_tells_its_whole_life_in_order(run):
+    kinds = [(event.event, event.step, event.version) for event in run.events]
+    assert kinds == [
+        ("start", 0, 0),
+        ("eval", 0, 0),
+        *[("step", s, s) for s in (1, 2, 3, 4)],
+        ("eval", 4, 4),
+        *[("step", s, s) for s in (5, 6)],
+        ("eval", 6, 6),
+        ("finish", 6, 6),
+    ]
+    assert run.status == "finished"
+
+
+def test_the_ledger_of_a_finished_run_balances(run):
+    assert_books_balance(run, groups=12, size=4)
+    assert run.balance() == {"trained": 48}
+    assert run.last("finish").metrics["ledger/balance"].value == {"trained": 48.0}
+    for line in run.ledger:
+        assert line.step == 1 + int(line.group[1:]) // 2
+        assert line.started_s <= line.finished_s <= line.used_s
+        assert line.version_first == line.version_last == 2 * max(0, (line.step - 1) // 2 - 1)
+
+
+def test_every_metric_of_the_contract_is_written_at_every_step(run):
+    wanted = {
+        "reward/mean",
+        *[f"staleness/{x}" for x in ("mean", "max", "histogram")],
+        *[
+            f"mismatch/{x}"
+            for x in "abs_mean variance k1 k2 k3 p99 max is_deviation_fraction ess".split()
+        ],
+        *[f"sat/{x}" for x in "q gate_fraction newly_cut_fraction effective_radius_low effective_radius_high".split()],
+        "clip/fraction",
+        "clip/outward_fraction",
+        *[f"policy/{x}" for x in ("entropy", "grad_norm", "lr")],
+        "throughput/tokens_per_s",
+        "time/virtual_s",
+    }
+    for event in run.steps:
+        assert wanted <= event.metrics.keys()
+
+
+def test_stored_samples_are_those_that_were_trained(run):
+    assert run.rollouts
+    lines = {line.id: line for line in run.ledger}
+    for sample in run.rollouts:
+        line = lines[sample.id]
+        assert (sample.step, sample.reward) == (line.step, line.reward)
+        assert len(sample) == line.num_completion_tokens
+        assert (sample.staleness == sample.step - 1 - sample.version).all()
+        assert sample.trainable.all()
+        assert abs(sample.mismatch).max() < 0.5
+        assert "".join(sample.token_texts).startswith(sample.completion)
+
+
+def test_the_engine_really_differs_from_the_trainer_and_in_float32_it_does_not(run, tmp_path):
+    first = run.steps[0].metrics
+    assert first["mismatch/abs_mean"].value > 1e-4
+    same = train(tmp_path / "same", "engine.dtype=float32", "run.steps=1", "eval.prompts=0")
+    assert same.steps[0].metrics["mismatch/max"].value < 1e-5
+
+
+def test_sync_has_no_staleness(tmp_path):
+    run = train(tmp_path / "run", "pipeline.regime=sync", "pipeline.lag=1", "eval.prompts=0", "run.steps=4")
+    assert histograms(run) == [{0}] * 4
+    assert_books_balance(run, groups=8, size=4)
+    assert [line.version_first for line in run.ledger] == [line.step - 1 for line in run.ledger]
+
+
+def test_lag_one_has_staleness_0_then_1(tmp_path):
+    run = train(tmp_path / "run", "pipeline.lag=1", "eval.prompts=0", "run.steps=4")
+    assert histograms(run) == [{0}, {1}, {1}, {1}]
+
+
+@pytest.mark.parametrize("preset", ["grpo", "dr-grpo", "paper/sat-grpo"])
+def test_other_presets_run(tmp_path, preset):
+    run = train(tmp_path / "run", f"algorithm.preset={preset}", "trainer.token_budget=60", "run.steps=2", "eval.prompts=0")
+    assert run.status == "finished"
+    assert ("sat/q" in run.steps[0].metrics) == ("sat" in preset)
+
+
+def test_kl_entropy_and_an_anchor_with_tis_run_together(tmp_path):
+    settings = (
+        "algorithm.preset=grpo",
+        "algorithm.proximal=anchor",
+        "algorithm.corrections=[{name='tis'}]",
+        "algorithm.kl={name='k3', coefficient=0.01}",
+        "algorithm.entropy=0.001",
+    )
+    run = train(tmp_path / "run", *settings, "run.steps=3", "eval.prompts=0")
+    assert run.steps[0].metrics["policy/kl_reference"].value == pytest.approx(0.0, abs=1e-7)
+    assert run.steps[2].metrics["policy/kl_reference"].value > 0
+    assert {event.metrics["clip/fraction"].value for event in run.steps} == {0.0}
+
+
+def test_a_bfloat16_trainer_runs_and_saves_in_the_dtype_of_the_model(tmp_path):
+    run = train(tmp_path / "run", "trainer.dtype=bfloat16", "run.steps=2", "eval.prompts=0")
+    assert run.status == "finished"
+    assert load_model(str(run.model)).model.dtype == torch.float32
+
+
+def test_checkpoints_are_models_of_their_step(tmp_path):
+    run = train(tmp_path / "run", "checkpoint.every=2", "run.steps=5", "eval.prompts=0")
+    folders = sorted((run.folder / "checkpoints").iterdir())
+    assert [folder.name for folder in folders] == ["step-000002", "step-000004"]
+    two, four = (load_model(str(folder)).model.state_dict() for folder in folders)
+    assert not all(torch.equal(two[name], four[name]) for name in two)
+
+
+# --- what stops a run
+
+
+def stopped(controller, error: type[BaseException], match: str = "") -> RunView:
+    """The readable run directory of a run that an error stopped; the error came out as it was."""
+    with pytest.raises(error, match=match):
+        go(controller)
+    run = RunView(controller.writer.folder)
+    assert not run.is_torn
+    assert run.status == "failed"
+    assert run.model is None
+    assert_books_balance(run, groups=12, size=4, admitted_only=True)
+    assert controller.loops.ledger.num_admitted == len(run.ledger)
+    assert not controller.loops.ledger.open_lines
+    assert run.last("fail").metrics["ledger/balance"].value == run.balance()
+    return run
+
+
+def test_weights_that_stop_being_numbers_stop_the_run_and_leave_the_batch(tmp_path, monkeypatch):
+    controller = controller_of(tmp_path / "run")
+    after = controller.after_step
+
+    async def poison(number, step, report):
+        await after(number, step, report)
+        if number == 3:
+            with torch.no_grad():
+                next(controller.loops.trainer.policy.model.parameters())[:] = float("nan")
+
+    monkeypatch.setattr(type(controller), "after_step", lambda self, *args: poison(*args))
+    said = r"logp of the trainer is nan at token \d+ of rollout 'g\d+/\d' \(id \d+, version 2, update 3\)"
+    run = stopped(controller, NonFiniteError, said)
+    note = run.last("fail").note
+    assert "No update was made" in note
+    assert note.endswith("The batch is in nonfinite-batch.pt of the run directory")
+    assert len(run.steps) == 3
+    dumped = torch.load(run.folder / "nonfinite-batch.pt")
+    assert {row["rollout"] for row in dumped["rows"]} == {f"g{g}/{m}" for g in (6, 7) for m in range(4)}
+    assert run.balance()["trained"] == 24
+
+
+def test_weights_that_are_no_numbers_are_found_by_the_engine_when_they_arrive(tmp_path):
+    controller = controller_of(tmp_path / "run", ["eval.prompts=0"])
+    with torch.no_grad():
+        next(controller.loops.trainer.policy.model.parameters())[:] = float("nan")
+    run = stopped(controller, NonFiniteError, r"request 'g0/0' has NaN or infinity at position 0 .* version 0")
+    assert run.steps == ()
+    assert set(run.balance()) == {"in-flight"}
+
+
+def broken_reward(prompt: Prompt, response: str) -> float:
+    if prompt.id.endswith("/5"):
+        raise LookupError("the judge is away")
+    return 1.0
+
+
+def test_a_reward_that_raises_stops_the_run_and_only_its_rollout_failed(tmp_path):
+    controller = controller_of(tmp_path / "run", [f"task.reward={__name__}:broken_reward", "eval.prompts=0"])
+    run = stopped(controller, RewardError, r"rollout g5/\d .*LookupError: the judge is away")
+    failed = [line for line in run.ledger if line.fate == "failed:reward"]
+    assert [line.group for line in failed] == ["g5"]
+    assert failed[0].reward is None
+    assert {line.fate for line in run.ledger} <= {"failed:reward", "in-flight", "unused", "trained"}
+    assert "the judge is away" in run.last("fail").note
+
+
+def test_a_reward_of_your_own_is_trained_on_and_accuracy_stays_exact(tmp_path):
+    run = train(tmp_path / "run", f"task.reward={__name__}:length_reward", "run.steps=2")
+    lines = [line for line in run.ledger if line.reward]
+    assert lines
+    assert all(line.reward == (line.num_completion_tokens - 1) / 100 for line in lines)
+    assert 0 <= run.evals[0].metrics["eval/accuracy"].value < 1
+
+
+def length_reward(prompt: Prompt, response: str) -> float:
+    return len(response) / 100
+
+
+@pytest.mark.parametrize("how", ["raised in the work", "sent as a signal"])
+def test_an_interrupt_in_mid_run_leaves_a_readable_run_with_every_fate(tmp_path, how):
+    controller = controller_of(tmp_path / "run", ["eval.prompts=0"])
+    step = controller.loops.trainer.step
+
+    def interrupted(batch):
+        if controller.loops.trainer.updates == 3:
+            if how == "raised in the work":
+                raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(batch)
+
+    controller.loops.trainer.step = interrupted
+    run = stopped(controller, KeyboardInterrupt)
+    assert run.last("fail").note == "interrupted"
+    assert run.balance()["trained"] >= 24
+    assert len(run.steps) == 3
+
+
+def test_a_run_that_hangs_is_stopped_and_the_journal_says_where(tmp_path):
+    settings = ["eval.prompts=0", "placement.hang_after_s=3.0", f"task.reward={__name__}:reward_that_hangs"]
+    controller = controller_of(tmp_path / "run", settings)
+    with pytest.raises(RewardError, match=r"rollout g4/\d .*StalledError: one piece of work has taken more than"):
+        go(controller, settings)
+    run = RunView(tmp_path / "run")
+    assert "in reward_that_hangs" in run.last("fail").note
+    assert {line.group for line in run.ledger if line.fate == "failed:reward"} == {"g4"}
+
+
+def reward_that_hangs(prompt: Prompt, response: str) -> float:
+    if prompt.id.endswith("/4"):
+        signal.pause()
+    return 1.0
+
+
+def test_loops_that_wait_for_each_other_are_named_in_the_journal(tmp_path):
+    controller = controller_of(tmp_path / "run", ["eval.prompts=0"])
+
+    async def never(count):
+        return
+
+    controller.loops.buffer.free = never
+    run = stopped(controller, StalledError, r"every task waits .*feed at GroupBuffer\.admit:\d+; .*train at ")
+    assert "feed at GroupBuffer.admit" in run.last("fail").note
+
+
+def test_a_run_of_steps_that_train_nothing_is_stopped_with_a_reason(tmp_path, monkeypatch):
+    settings = ["run.steps=12", "eval.prompts=0"]
+    controller = controller_of(tmp_path / "run", settings)
+    from tether.pipeline.trainer import StepReport
+
+    nothing = StepReport(updated=False, metrics={}, logp={}, staleness={})
+    controller.loops.trainer.step = lambda step: nothing
+    with pytest.raises(TetherError, match=r"10 steps in a row held no trainable token \(the last at step 10\)"):
+        go(controller, settings)
+    run = RunView(tmp_path / "run")
+    assert [event.event for event in run.events if event.step][:10] == ["skip"] * 10
+    assert run.balance()["filtered:no-advantage"] == 80
+    assert {event.version for event in run.events} == {0}
+
+
+def test_an_error_in_an_evaluation_closes_the_books_too(tmp_path):
+    controller = controller_of(tmp_path / "run", ["eval.every=2"])
+    evaluate, calls = controller.evaluate, []
+
+    async def second_fails():
+        calls.append(1)
+        if len(calls) == 2:
+            raise ModelError("no room for an evaluation")
+        return await evaluate()
+
+    controller.evaluate = second_fails
+    run = stopped(controller, ModelError, "no room for an evaluation")
+    assert len(run.steps) == 2
+
+
