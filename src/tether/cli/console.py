@@ -18,6 +18,8 @@ from rich.text import Text
 
 from tether.records import Event, Metrics
 
+PIPED_WIDTH = 160
+"""Columns when the output is piped."""
 LINES = 40
 """About how many step lines a whole run prints."""
 
@@ -36,12 +38,18 @@ def print_recipe(resolved: Mapping[str, Any]) -> None:
     click.echo(f"\n# no token will be staler than {bound} optimizer updates when it is trained on")
 
 
+def plain_console() -> Console:
+    """A console as wide as the terminal; wide enough for a step's line where there is none."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=max(console.width, PIPED_WIDTH))
+
+
 class TrainingConsole:
     """Follows the events of a run."""
 
     def __init__(self, resolved: Mapping[str, Any], folder: Path) -> None:
         self._resolved, self._folder = resolved, folder
-        self._console = Console(highlight=False)
+        self._console = plain_console()
         self._total = int(resolved["run"]["steps"])
         self._every = max(1, self._total // LINES)
         self._progress = Progress(
@@ -119,7 +127,7 @@ class TrainingConsole:
             f"engine {engine['kind']} {engine['dtype']}, trainer {r['trainer']['dtype']}",
             f"no token will be staler than {r['derived']['staleness_bound']} optimizer updates when it is trained on",
         ]
-        self._console.print(Group(*[Text(line) for line in lines]))
+        self._console.print(Group(*[Text(line) for line in lines]), soft_wrap=True)
 
     def _on_eval(self, event: Event) -> None:
         value, low, high = (_number(event.metrics, f"eval/accuracy{end}") for end in ("", "_low", "_high"))

@@ -19,23 +19,23 @@ def _print_all() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tether.config.presets import PRESETS, summary
+    from tether.config.presets import PRESETS
     from tether.registry import ALGORITHM_KINDS
 
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
     for registry in ALGORITHM_KINDS:
-        table.add_row(registry.plural, "", style="underline")
-        for plugin_name in registry.names():
-            table.add_row(f"  {plugin_name}", registry.summary(plugin_name))
-    table.add_row("presets", "", style="underline")
-    for preset_name, preset in PRESETS.items():
-        denominator = preset["proximal"]["name"]
-        table.add_row(
-            f"  {preset_name}", f"{summary(preset_name)}; denominator {denominator}, scope {preset['measure']}"
-        )
-    Console(highlight=False).print(table)
+        click.echo(registry.plural)
+        names = registry.names()
+        for name in names:
+            click.echo(f"  {name.ljust(max(map(len, names)))}  {registry.summary(name).replace('``', '')}")
+    click.echo("presets")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("  name", "level", "rule", "denominator", "aggregation", "advantage", "scope"):
+        table.add_column(title, no_wrap=True)
+    for name, preset in PRESETS.items():
+        choices = (preset[key]["name"] for key in ("rule", "proximal", "aggregation", "advantage"))
+        table.add_row(f"  {name}", preset["level"], *choices, preset["measure"])
+    Console(width=120, highlight=False).print(table)
+    click.echo("tether rules NAME explains one")
 
 
 def _print_one(name: str) -> None:
