@@ -38,9 +38,9 @@ class Stopwatch:
         return _Timed(self, what, awaitable)
 
     def lap(self) -> dict[str, float]:
-        """Seconds by kind since the last lap."""
+        """Seconds by kind since the last lap; a kind once seen stays, at 0 where nothing of it was done."""
         seconds = dict(self._seconds)
-        self._seconds.clear()
+        self._seconds = defaultdict(float, dict.fromkeys(seconds, 0.0))
         return seconds
 
 

@@ -1,0 +1,59 @@
+import dataclasses
+
+import pytest
+
+from tether.config.presets import PRESETS
+from tether.registry import ALGORITHM_KINDS, RULES
+
+from .calling import tether
+
+NAMES = [name for registry in ALGORITHM_KINDS for name in registry.names()]
+
+
+def test_every_choice_and_preset_is_listed_by_kind(capsys):
+    told = tether(capsys, "rules")
+    assert told.code == 0
+    words = set(told.out.split())
+    assert words >= {*NAMES, *PRESETS}
+    lines = [line.strip() for line in told.out.splitlines()]
+    places = [lines.index(kind) for kind in (*(registry.plural for registry in ALGORITHM_KINDS), "presets")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_choice_is_explained_by_its_docstring_and_its_options(capsys, name):
+    told = tether(capsys, "rules", name)
+    assert told.code == 0
+    registry = next(r for r in ALGORITHM_KINDS if name in r.names())
+    assert registry.summary(name) in told.out
+    assert ">>>" in told.out
+
+
+def test_every_option_stands_with_its_default_and_its_meaning(capsys):
+    told = tether(capsys, "rules", "sat").out
+    line = next(line for line in told.splitlines() if line.startswith("  quantile"))
+    assert line.startswith("  quantile = 0.9    Share of the scope's tokens that the gate leaves alone")
+    for option in dataclasses.fields(RULES.get("sat")):
+        assert f"  {option.name} = " in told
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_explained_by_its_keys(capsys, name):
+    told = tether(capsys, "rules", name)
+    assert told.code == 0
+    assert f"preset {name}: " in told.out
+    for key, value in PRESETS[name].items():
+        assert f"algorithm.{key} = {value}" in told.out
+
+
+def test_a_name_of_a_preset_and_of_a_choice_explains_both(capsys):
+    told = tether(capsys, "rules", "grpo").out
+    assert "preset grpo: " in told
+    assert "advantage grpo\n" in told
+
+
+def test_an_unknown_name_lists_the_known_ones(capsys):
+    told = tether(capsys, "rules", "stat")
+    assert told.code == 1
+    assert told.err.startswith("error: no rule, preset or choice 'stat'; there are ")
+    assert all(name in told.err for name in (*NAMES, *PRESETS))
