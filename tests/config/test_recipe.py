@@ -140,9 +140,12 @@ def test_a_whole_number_may_stand_where_a_float_is_meant():
         (["pipeline.lag=0"], "pipeline.lag must be at least 1"),
         (["pipeline.regime=sync"], "pipeline.lag must be 1 in regime 'sync'"),
         (["engine.temperature=0"], "engine.temperature must be > 0 for training"),
-        (["engine.temperature=nan"], "engine.temperature must be finite"),
+        (["engine.temperature=nan"], "engine.temperature must be a finite number; got nan"),
+        (["algorithm.entropy=nan"], "algorithm.entropy must be a finite number; got nan"),
+        (["placement.costs.reward_s=inf"], "placement.costs.reward_s must be a finite number; got inf"),
+        (["trainer.betas=[0.9, nan]"], "trainer.betas must be tuple[float, float]; got [0.9, nan]"),
         (["eval.every=-1"], "eval.every must be >= 0"),
-        (["eval.temperature=nan"], "eval.temperature must be >= 0"),
+        (["eval.temperature=nan"], "eval.temperature must be a finite number"),
         (["pipeline.group_size=1"], "group_size = 1 leaves every group without a baseline"),
         (["model.reference=tiny-moe"], "there is no [algorithm.kl] to use it"),
         (['algorithm.kl={name="k3", coefficient=0}'], "[algorithm.kl] coefficient of k3 must be > 0"),
@@ -318,6 +321,7 @@ def test_the_horizon_of_dr_grpo_is_the_longest_answer_of_the_engine_unless_set()
         return aggregation.horizon
 
     assert horizon("engine.max_tokens=48") == 48
+    assert horizon("engine.max_tokens=48", "algorithm.aggregation.horizon=0") == 48
     assert horizon("engine.max_tokens=48", "algorithm.aggregation.horizon=7") == 7
 
 

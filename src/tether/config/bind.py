@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from tether.errors import ConfigError, TetherError
 from tether.registry import Registry
@@ -93,9 +94,11 @@ def _value(f: dataclasses.Field[Any], hint: Any, value: Any, where: str) -> Any:
         return bind(hint, value, where)
     if isinstance(value, bool) and hint is not bool:
         raise ConfigError(f"{where} must be {_shown(hint)}; got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where} must be a finite number; got {value}")
     try:  # as JSON, where strict still means that an array may be a tuple and a whole number a float
-        return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
-    except (ValidationError, TypeError) as error:
+        return TypeAdapter(hint).validate_json(json.dumps(value, allow_nan=False), strict=True)
+    except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
         raise ConfigError(f"{where} must be {_shown(hint)}; got {value!r}") from error
 
 

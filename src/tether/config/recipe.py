@@ -162,7 +162,7 @@ def _algorithm(table: dict[str, Any], max_tokens: int) -> tuple[Algorithm, tuple
     if "aggregation" in table:
         aggregation = named(table["aggregation"], "algorithm.aggregation")
         if aggregation["name"] == "seq-mean-token-sum-norm":
-            aggregation.setdefault("horizon", max_tokens)
+            aggregation["horizon"] = aggregation.get("horizon") or max_tokens
         table["aggregation"] = aggregation
     return bind(Algorithm, table, "algorithm"), replay
 

@@ -54,9 +54,7 @@ class Controller:
         except BaseException as error:
             self.loops.ledger.close_rest()
             cause = first_cause(error)
-            is_interrupt = isinstance(cause, asyncio.CancelledError | KeyboardInterrupt)
-            note = str(cause) or ("interrupted" if is_interrupt else type(cause).__name__)
-            self._tell(self._event("fail", self._balance(), note=note))
+            self._tell(self._event("fail", self._balance(), note=note_of(cause)))
             self.writer.sync()
             if isinstance(error, BaseExceptionGroup):
                 raise cause from None
@@ -133,6 +131,20 @@ def first_cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def note_of(cause: BaseException) -> str:
+    """What the journal says about the end of a run that did not finish.
+
+    >>> note_of(TetherError("no room")), note_of(KeyError("x")), note_of(KeyboardInterrupt())
+    ('no room', "KeyError: 'x'", 'interrupted')
+    """
+    if isinstance(cause, TetherError):
+        return str(cause)
+    if isinstance(cause, Exception):
+        return f"{type(cause).__name__}: {cause}"
+    reason = str(cause) if isinstance(cause, asyncio.CancelledError) else ""  # a stall says who waits
+    return reason or "interrupted"
 
 
 def _spread(step: Step, count: int) -> list[Row]:

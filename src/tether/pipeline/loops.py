@@ -129,12 +129,12 @@ class Loops:
                     report = self.trainer.step(step)
             except NonFiniteError as error:
                 raise self.dump(step.rows, error) from error
-            await self.clock.spend("train_step")
             used = {row.rollout.id for row in step.rows}
             for group in step.groups:
                 for rollout in group.rollouts:
                     fate = "trained" if report.updated and rollout.id in used else "filtered:no-advantage"
                     self.ledger.close(rollout.id, fate, step=number, used_s=used_s)
+            await self.clock.spend("train_step")  # after the books are closed: a run may be stopped here
             await after_step(number, step, report)
             if self.schedule.publishes_after(number):
                 await self.buffer.settle()
