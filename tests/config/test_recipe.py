@@ -292,6 +292,14 @@ def test_plugin_keys_are_keys_of_the_algorithm():
         assert "name" in table
 
 
+def test_a_changed_preset_is_shown_as_changed():
+    assert load().algorithm_label == "sat-gspo"
+    assert load(settings=["algorithm.preset=dr-grpo"]).algorithm_label == "dr-grpo"
+    assert load(settings=["algorithm.rule.quantile=0.9"]).algorithm_label == "sat-gspo"
+    assert load(settings=["algorithm.rule.quantile=0.8"]).algorithm_label == "sat-gspo, changed"
+    assert load(settings=["algorithm.rule.quantile=0.8", "algorithm.preset=grpo"]).algorithm_label == "grpo"
+
+
 # --- presets
 
 
@@ -361,7 +369,7 @@ def test_a_dry_run_prints_a_recipe_that_makes_the_same_run(settings, tmp_path):
 def test_every_setting_with_its_default_stands_in_the_resolved_recipe():
     tables = resolved()
     assert set(tables) == {*TABLES, "recipe", "derived"}
-    assert tables["derived"] == {"staleness_bound": 15, "group_slots": 128}
+    assert tables["derived"] == {"algorithm": "sat-gspo", "staleness_bound": 15, "group_slots": 128}
     assert tables["trainer"]["betas"] == [0.9, 0.98]
     assert tables["algorithm"]["rule"]["kernel"] == {"name": "hill", "exponent": 2.0}
     assert tables["placement"]["kind"] == "inline"

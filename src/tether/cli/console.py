@@ -120,11 +120,11 @@ class TrainingConsole:
     def _header(self) -> None:
         r = self._resolved
         pipeline, engine, algorithm = r["pipeline"], r["engine"], r["algorithm"]
-        name = algorithm["preset"] or algorithm["rule"]["name"]
         lines = [
             f"tether: recipe {r['recipe']}, model {r['model']['path']}, task {r['task']['name']}",
-            f"algorithm {name} over the {algorithm['measure']}; {pipeline['regime']}, lag {pipeline['lag']}; "
-            f"engine {engine['kind']} {engine['dtype']}, trainer {r['trainer']['dtype']}",
+            f"algorithm {r['derived']['algorithm']} over the {algorithm['measure']}; "
+            f"{pipeline['regime']}, lag {pipeline['lag']}; engine {engine['kind']} {engine['dtype']}, "
+            f"trainer {r['trainer']['dtype']}",
             f"no token will be staler than {r['derived']['staleness_bound']} optimizer updates when it is trained on",
         ]
         self._console.print(Group(*[Text(line) for line in lines]), soft_wrap=True)

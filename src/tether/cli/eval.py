@@ -17,12 +17,13 @@ import click
 @click.option("--temperature", default=1.0, show_default=True, type=click.FloatRange(min=0), help="0 is greedy.")
 @click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16"]))
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Default: the run's, or 32.")
+@click.option("--set", "options", multiple=True, metavar="task.KEY=VALUE", help="Change an option of the task.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(source: str, count: int, seed: int, temperature: float, as_json: bool, **options: Any) -> None:
+def command(source: str, count: int, seed: int, temperature: float, as_json: bool, **others: Any) -> None:
     """Measure held-out accuracy of a RUN directory's final model, or of a MODEL."""
     from tether.config.evaluate import EvaluationSettings, evaluate
 
-    settings = EvaluationSettings(source=source, count=count, seed=seed, temperature=temperature, **options)
+    settings = EvaluationSettings(source=source, count=count, seed=seed, temperature=temperature, **others)
     result = evaluate(settings)
     if as_json:
         click.echo(json.dumps(result))

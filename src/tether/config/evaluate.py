@@ -9,8 +9,9 @@ from typing import Any
 
 from tether.config.bind import plugin
 from tether.config.build import correct_by, device_of, evaluation_set, judge_of, prompts_of
+from tether.config.overrides import parse
 from tether.engines.torch import Torch
-from tether.errors import ModelError
+from tether.errors import ConfigError, ModelError
 from tether.evals.runner import Evaluator
 from tether.journal.reader import RunView
 from tether.journal.schema import CONFIG_FILE, EVENTS_FILE, MODEL_FOLDER
@@ -34,6 +35,8 @@ class EvaluationSettings:
     max_tokens: int | None = None
     """The run's own, or 32, if not given."""
     dtype: str = "float32"
+    options: tuple[str, ...] = ()
+    """Settings ``task.KEY=VALUE`` on top of the task's options."""
 
 
 def evaluate(settings: EvaluationSettings) -> dict[str, Any]:
@@ -42,6 +45,7 @@ def evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     table = config.get("task", {"name": "arithmetic"})
     if settings.task_name is not None and settings.task_name != table["name"]:
         table = {"name": settings.task_name}
+    table = _with_options(dict(table), settings.options)
     task = plugin(TASKS, table, "task")
     max_tokens = settings.max_tokens or int(config.get("engine", {}).get("max_tokens", 32))
     device = device_of("auto")
@@ -60,6 +64,15 @@ def evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     metrics = {name.removeprefix("eval/"): metric.value for name, metric in result.metrics().items()}
     about = {"model": model, "task": table["name"], "n": settings.count, "seed": settings.seed, "dtype": settings.dtype}
     return {**metrics, "temperature": settings.temperature, **about}
+
+
+def _with_options(table: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any]:
+    for text in settings:
+        key, value = parse(text)
+        if not key.startswith("task."):
+            raise ConfigError(f"eval can set options of its task, such as task.max_operations=12; got {text!r}")
+        table[key.removeprefix("task.")] = value
+    return table
 
 
 def _locate(source: str) -> tuple[str, dict[str, Any]]:

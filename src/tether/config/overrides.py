@@ -48,7 +48,8 @@ def apply(recipe: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
             recipe["algorithm"] = {"preset": value}
             continue
         if key.startswith("algorithm."):
-            recipe["algorithm"] = expand(recipe.get("algorithm", {}))
+            table = recipe.get("algorithm", {})
+            recipe["algorithm"] = {**expand(table), **({"preset": table["preset"]} if "preset" in table else {})}
         _put(recipe, key, value)
     return recipe
 

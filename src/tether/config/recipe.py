@@ -18,7 +18,7 @@ from tether.pipeline.checkpoint import CheckpointOptions
 from tether.pipeline.schedule import Schedule
 from tether.pipeline.trainer import TrainerOptions
 from tether.placement.inline import Inline
-from tether.registry import ENGINES, REPLAYS, TASKS
+from tether.registry import ENGINES, REPLAYS, RULES, TASKS
 from tether.tasks.task import Task
 
 TABLES = ("run", "model", "task", "engine", "pipeline", "algorithm", "trainer", "eval", "checkpoint", "placement")
@@ -77,6 +77,14 @@ class Recipe:
     """The preset the algorithm started from, if any."""
     replay: tuple[str, ...] = field(default=())
 
+    @property
+    def algorithm_label(self) -> str:
+        """The preset's name, with a note if a key of it was changed; the rule's where there is no preset."""
+        if not self.preset:
+            return RULES.name_of(self.algorithm.rule)
+        as_named, _ = _algorithm({"preset": self.preset}, self.engine.max_tokens)
+        return self.preset if as_named == self.algorithm else f"{self.preset}, changed"
+
     def resolved(self) -> dict[str, Any]:
         """Every setting in force, defaults included, as plain tables."""
         algorithm = {"preset": self.preset or None, **describe(self.algorithm), "replay": list(self.replay)}
@@ -92,7 +100,11 @@ class Recipe:
             "eval": describe(self.eval),
             "checkpoint": describe(self.checkpoint),
             "placement": {"kind": "inline", **describe(self.placement)},
-            "derived": {"staleness_bound": self.pipeline.bound, "group_slots": self.pipeline.slots},
+            "derived": {
+                "algorithm": self.algorithm_label,
+                "staleness_bound": self.pipeline.bound,
+                "group_slots": self.pipeline.slots,
+            },
         }
 
 

@@ -124,6 +124,10 @@ class SeqMeanTokenSumNorm:
     horizon: int = 0
     """Constant length L, in tokens; a recipe that leaves it out gets the engine's ``max_tokens``."""
 
+    def __post_init__(self) -> None:
+        if self.horizon < 0:
+            raise ValueError(f"horizon of seq-mean-token-sum-norm must be a length >= 1; got {self.horizon}")
+
     def __call__(self, tokens: TokenBatch, denominator: Denominator) -> Float[Tensor, "T"]:
         """1 / (S L)."""
         if self.horizon < 1:

@@ -21,7 +21,7 @@ from tether.records import Metrics
 from tether.report.figures import PANELS, draw
 
 SETTINGS: Final = (
-    ("algorithm", ("algorithm.preset",)),
+    ("algorithm", ("derived.algorithm", "algorithm.preset")),
     ("rule", ("algorithm.rule.name", "algorithm.rule")),
     ("scope (measure)", ("algorithm.measure",)),
     ("ratio level", ("algorithm.level",)),
