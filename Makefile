@@ -58,13 +58,13 @@ clean: ## Remove .venv, caches and build output; runs stay
 # torch goes in alone and first: what is installed after it finds its version there and pulls no other build.
 $(VENV)/.installed: pyproject.toml $(PINS) $(VENV)/pyvenv.cfg
 	@echo "Installing tether into $(VENV), $(TORCH) first: a few minutes, once"
-	$(PIP) install --constraint $(PINS) $(TORCH)
-	$(PIP) install --constraint $(PINS) --editable .
+	@$(PIP) install --constraint $(PINS) $(TORCH)
+	@$(PIP) install --constraint $(PINS) --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "Installing the development extra into $(VENV)"
-	$(PIP) install --constraint $(PINS) --editable '.[dev]'
+	@$(PIP) install --constraint $(PINS) --editable '.[dev]'
 	@touch $@
 
 $(VENV)/pyvenv.cfg:

@@ -9,13 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tether.config.build import build
+    from tether.config.build import build, train
     from tether.config.presets import PRESETS
     from tether.config.recipe import Recipe, load
     from tether.core.aggregation import Denominator
     from tether.core.algorithm import Algorithm
     from tether.core.loss import LossTerms, measure_scope, policy_loss
-    from tether.core.rule import PolicyTokens
+    from tether.core.rule import PolicyTokens, Surrogate
+    from tether.core.statistics import Statistics
     from tether.core.surrogate import effective_radius
     from tether.core.tokens import TokenBatch
     from tether.journal.reader import RunView
@@ -33,6 +34,8 @@ _HOME = {
     "Recipe": "tether.config.recipe",
     "RunView": "tether.journal.reader",
     "SAT": "tether.rules.sat",
+    "Statistics": "tether.core.statistics",
+    "Surrogate": "tether.core.rule",
     "TokenBatch": "tether.core.tokens",
     "build": "tether.config.build",
     "effective_radius": "tether.core.surrogate",
@@ -40,6 +43,7 @@ _HOME = {
     "load_model": "tether.models.loading",
     "measure_scope": "tether.core.loss",
     "policy_loss": "tether.core.loss",
+    "train": "tether.config.build",
 }
 
 __all__ = [
@@ -52,6 +56,8 @@ __all__ = [
     "PolicyTokens",
     "Recipe",
     "RunView",
+    "Statistics",
+    "Surrogate",
     "TokenBatch",
     "build",
     "effective_radius",
@@ -59,6 +65,7 @@ __all__ = [
     "load_model",
     "measure_scope",
     "policy_loss",
+    "train",
 ]
 
 

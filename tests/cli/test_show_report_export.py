@@ -106,7 +106,7 @@ def test_show_of_a_run_without_samples_says_so(tmp_path):
 def test_show_of_an_unknown_rollout_lists_some(run):
     result = call(show.command, run, "g9/9")
     assert isinstance(result.exception, RunDirectoryError)
-    assert "among the stored ones are g0/0, g0/1" in str(result.exception)
+    assert "stored are g0/0, g0/1" in str(result.exception)
 
 
 def test_report_prints_path_and_size(run, tmp_path):

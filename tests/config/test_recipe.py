@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from tether.cli import train
+from tether.cli.console import print_recipe
 from tether.config.overrides import PLUGIN_KEYS, parse
 from tether.config.presets import PRESETS, preset
 from tether.config.recipe import TABLES, Recipe, from_tables, load, names
@@ -357,13 +358,34 @@ def test_a_resolved_recipe_makes_the_same_recipe_again(settings):
 
 
 @pytest.mark.parametrize("settings", ROUND_TRIPS, ids=lambda s: s[0][:40] if s else "quickstart")
-def test_a_dry_run_prints_a_recipe_that_makes_the_same_run(settings, tmp_path):
-    told = CliRunner().invoke(train.command, ["--dry-run", *[arg for s in settings for arg in ("--set", s)]])
-    assert told.exit_code == 0, told.exception
-    again = load(recipe_file(tmp_path, told.output))
+def test_a_printed_recipe_makes_the_same_run(settings, tmp_path, capsys):
     wanted: Recipe = load(settings=settings)
-    assert again.resolved() == {**wanted.resolved(), "recipe": "mine"}
-    assert f"staler than {wanted.pipeline.bound} optimizer updates" in told.output
+    print_recipe(wanted.resolved())
+    printed = capsys.readouterr().out
+    assert load(recipe_file(tmp_path, printed)).resolved() == {**wanted.resolved(), "recipe": "mine"}
+    assert f"staler than {wanted.pipeline.bound} optimizer updates" in printed
+
+
+def test_a_dry_run_prints_the_recipe_and_makes_nothing(tmp_path, capsys):
+    told = CliRunner().invoke(train.command, ["--dry-run", "--out", str(tmp_path / "run"), "--set", "pipeline.lag=4"])
+    assert told.exit_code == 0, told.exception
+    print_recipe(load(settings=["pipeline.lag=4"]).resolved())
+    assert told.output == capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("model.path=/nowhere/at/all", "no model '/nowhere/at/all'"),
+        ("task.reward=nowhere.at:all", "nowhere"),
+        ("run.device=abacus", "run.device 'abacus' is not usable"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_would_refuse_before_it_loads_a_model(setting, message):
+    told = CliRunner().invoke(train.command, ["--dry-run", "--set", setting])
+    assert isinstance(told.exception, TetherError)
+    assert message in str(told.exception)
 
 
 def test_every_setting_with_its_default_stands_in_the_resolved_recipe():

@@ -41,30 +41,42 @@ def test_no_trials_give_no_proportion():
 
 
 def test_a_paired_difference_uses_that_the_prompts_are_the_same():
-    before = np.array([1.0, 0.0] * 50)
+    before = np.array([True, False] * 50)
     after = before.copy()
-    after[:10:2] = 1.0
-    after[1:10:2] = 1.0
+    after[:10] = True
     value, low, high = paired_difference(before, after)
     assert value == pytest.approx(0.05)
-    assert high - low < 0.1
     unpaired = 2 * Z95 * math.sqrt(2 * 0.25 / 100)
     assert high - low < unpaired / 2
 
 
 def test_a_paired_difference_is_antisymmetric():
     numbers = np.random.default_rng(1)
-    one, other = numbers.integers(0, 2, 64).astype(float), numbers.integers(0, 2, 64).astype(float)
+    one, other = numbers.random(64) < 0.5, numbers.random(64) < 0.5
     forth, back = paired_difference(one, other), paired_difference(other, one)
     assert (forth.value, forth.low, forth.high) == pytest.approx((-back.value, -back.high, -back.low))
 
 
-def test_equal_answers_differ_by_exactly_nothing():
-    answers = np.array([0.0, 1.0, 1.0])
-    assert tuple(paired_difference(answers, answers)) == (0.0, 0.0, 0.0)
+def test_a_few_prompts_of_which_none_changed_are_no_certainty():
+    answers = np.array([False, True, True])
+    value, low, high = paired_difference(answers, answers)
+    assert value == 0.0
+    assert low == pytest.approx(-high)
+    assert high > 0.3
 
 
-@pytest.mark.parametrize(("one", "other"), [((3,), (4,)), ((1,), (1,)), ((2, 2), (2, 2))])
+def test_a_paired_interval_holds_the_true_difference_about_95_times_in_100():
+    numbers = np.random.default_rng(2)
+    held = []
+    for _ in range(4000):
+        before, up, down = numbers.random(60) < 0.3, numbers.random(60) < 0.25, numbers.random(60) < 0.1
+        after = np.where(before, ~down, up)
+        _, low, high = paired_difference(before, after)
+        held.append(low <= 0.7 * 0.25 - 0.3 * 0.1 <= high)
+    assert np.mean(held) == pytest.approx(0.95, abs=0.015)
+
+
+@pytest.mark.parametrize(("one", "other"), [((3,), (4,)), ((0,), (0,)), ((2, 2), (2, 2))])
 def test_what_is_not_paired_is_refused(one, other):
-    with pytest.raises(ValueError, match=r"two arrays \[n\] of one length n >= 2"):
-        paired_difference(np.zeros(one), np.zeros(other))
+    with pytest.raises(ValueError, match=r"two arrays \[n\] of one length n >= 1"):
+        paired_difference(np.zeros(one, np.bool_), np.zeros(other, np.bool_))

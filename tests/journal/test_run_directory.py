@@ -255,7 +255,7 @@ def test_totals_add_sums_up_over_the_kinds_that_spend_time(tmp_path):
 
 def test_an_unknown_rollout_lists_some_that_are_stored(tmp_path):
     RunWriter(tmp_path).close()
-    with pytest.raises(RunDirectoryError, match=r"no stored rollout 'r9' in .*among the stored ones are none"):
+    with pytest.raises(RunDirectoryError, match=r"no stored rollout 'r9' in .*stored are none"):
         RunView(tmp_path).rollout("r9")
 
 

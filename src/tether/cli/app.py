@@ -52,7 +52,12 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; an error of tether's own is one message and exit code 1."""
+    """Run the command line; an error of tether's own is one message and exit code 1.
+
+    The current folder is importable, as with ``python -m``, so that a recipe can name a reward that lies there.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     try:
         cli.main(prog_name="tether", standalone_mode=False)
     except click.exceptions.Abort:

@@ -106,7 +106,8 @@ class TrainingConsole:
             n = int(metrics["eval/accuracy_gain"].count)
             table.add_row("held-out accuracy", f"{before:.3f} before, {after:.3f} after ({n} prompts)")
             table.add_row("gain", f"{gain[0]:+.3f}, paired 95 % interval {gain[1]:+.3f} to {gain[2]:+.3f}")
-        table.add_row("steps in which SAT newly cut tokens", f"{self._newly_cut_steps} of {self._steps}")
+        if self._resolved["algorithm"]["rule"]["name"] == "sat":
+            table.add_row("steps in which SAT newly cut tokens", f"{self._newly_cut_steps} of {self._steps}")
         balance = metrics["ledger/balance"].value if "ledger/balance" in metrics else {}
         assert isinstance(balance, Mapping)
         table.add_row("rollouts", ", ".join(f"{fate} {int(count)}" for fate, count in balance.items()))

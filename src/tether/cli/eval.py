@@ -33,5 +33,5 @@ def command(source: str, count: int, seed: int, temperature: float, as_json: boo
     click.echo(
         f"task {result['task']}, temperature {temperature:g}, seed {seed}, dtype {result['dtype']}, "
         f"mean length {result['length_mean']:.1f} tokens, truncated {result['truncated_fraction']:.1%}, "
-        f"model {Path(result['model']).name}"
+        f"of {Path(source).name}"
     )

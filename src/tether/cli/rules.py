@@ -29,11 +29,12 @@ def _print_all() -> None:
             click.echo(f"  {name.ljust(max(map(len, names)))}  {registry.summary(name).replace('``', '')}")
     click.echo("presets")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("  name", "level", "rule", "denominator", "aggregation", "advantage", "scope"):
+    for title in ("  name", "level", "rule", "epsilon", "denominator", "aggregation", "advantage", "scope"):
         table.add_column(title, no_wrap=True)
     for name, preset in PRESETS.items():
-        choices = (preset[key]["name"] for key in ("rule", "proximal", "aggregation", "advantage"))
-        table.add_row(f"  {name}", preset["level"], *choices, preset["measure"])
+        rule, *others = (preset[key]["name"] for key in ("rule", "proximal", "aggregation", "advantage"))
+        radii = f"{preset['rule']['epsilon_low']:g} / {preset['rule']['epsilon_high']:g}"
+        table.add_row(f"  {name}", preset["level"], rule, radii, *others, preset["measure"])
     Console(width=120, highlight=False).print(table)
     click.echo("tether rules NAME explains one")
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 import click
-
-from tether.errors import TetherError
 
 
 @click.command("train")
@@ -23,20 +20,14 @@ def command(recipe: str, settings: tuple[str, ...], out: Path | None, dry_run: b
 
     bound = load(recipe, settings)
     if dry_run:
+        from tether.config.build import check
+
+        check(bound, out)
         print_recipe(bound.resolved())
         return
-    from tether.config.build import build
-    from tether.report.page import write_report
+    from tether.config.build import train
 
     folder = out or Path("runs") / f"{bound.name}-{datetime.now():%Y%m%d-%H%M%S}"
     with TrainingConsole(bound.resolved(), folder) as console:
-        controller = build(bound, folder, observers=(console.on_event,))
-        try:
-            with controller.writer:
-                bound.placement.run(controller.run())
-        except BaseException:
-            with suppress(TetherError):  # what stopped the run is the error to tell
-                write_report(folder)
-            raise
-        write_report(folder)
+        train(bound, folder, observers=(console.on_event,))
     console.print_summary()

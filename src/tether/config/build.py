@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from tether.engines.torch import Torch
 from tether.errors import ConfigError
 from tether.evals.runner import Evaluation, Evaluator, IsCorrect
 from tether.journal.ledger import Ledger
-from tether.journal.writer import RunWriter
-from tether.models.loading import LoadedModel, load_model
+from tether.journal.writer import RunWriter, check_unused
+from tether.models.loading import LoadedModel, load_model, resolve_source
 from tether.models.policy import Policy
 from tether.pipeline.checkpoint import Checkpoints
 from tether.pipeline.controller import Controller, Observer
@@ -28,6 +29,7 @@ from tether.placement.inline import FreeClock
 from tether.ports import GenerationRequest, Reward
 from tether.records import Completion, Prompt
 from tether.registry import REWARDS
+from tether.report.page import write_report
 from tether.tasks.prompts import PromptSource
 from tether.tasks.task import Split, Task
 from tether.weights.memory import MemoryStore
@@ -97,8 +99,38 @@ def correct_by(judge: Judge) -> IsCorrect:
     return is_correct
 
 
+def check(recipe: Recipe, out: Path | None = None) -> None:
+    """What can be refused without loading a model: the reward, the model's place, the device, the run directory."""
+    reward_of(recipe.task.reward)
+    for source in (recipe.model.path, recipe.model.reference):
+        if source:
+            resolve_source(source)
+    device_of(recipe.run.device)
+    if out is not None:
+        check_unused(out)
+
+
+def train(recipe: Recipe, out: str | Path, observers: tuple[Observer, ...] = ()) -> Path:
+    """Run a recipe into a new run directory and write its report; returns the directory.
+
+    What stops the run is raised after the books are closed, and a report of what there is is written even then.
+    """
+    folder = Path(out)
+    controller = build(recipe, folder, observers)
+    try:
+        with controller.writer:
+            recipe.placement.run(controller.run())
+    except BaseException:
+        with suppress(Exception):  # what stopped the run is the error to tell
+            write_report(folder)
+        raise
+    write_report(folder)
+    return folder
+
+
 def build(recipe: Recipe, out: Path, observers: tuple[Observer, ...] = ()) -> Controller:
     """Wire a run. Everything that can be refused is refused here, before any long work."""
+    check(recipe, out)
     device = device_of(recipe.run.device)
     loaded = load_model(recipe.model.path, dtype=recipe.model.dtype, device=device)
     loaded.model.to(dtype=getattr(torch, recipe.trainer.dtype))

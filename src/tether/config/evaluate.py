@@ -49,7 +49,7 @@ def evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     task = plugin(TASKS, table, "task")
     max_tokens = settings.max_tokens or int(config.get("engine", {}).get("max_tokens", 32))
     device = device_of("auto")
-    loaded = load_model(model, dtype=settings.dtype, device=device)
+    loaded = load_model(model, device=device)
     source = prompts_of((table["name"], task), loaded, max_tokens, "heldout", settings.seed)
     prompts, requests = evaluation_set(
         source, settings.count, seed=settings.seed, temperature=settings.temperature, max_tokens=max_tokens
@@ -82,6 +82,7 @@ def _locate(source: str) -> tuple[str, dict[str, Any]]:
         return source, {}
     if not (folder / MODEL_FOLDER).is_dir():
         raise ModelError(
-            f"run {source!r} has no {MODEL_FOLDER}/: it did not finish; evaluate a checkpoint of it instead"
+            f"run {source!r} has no {MODEL_FOLDER}/: it did not finish; give a folder of its "
+            "checkpoints/ if it has some"
         )
     return str(folder / MODEL_FOLDER), dict(RunView(folder).config)

@@ -60,6 +60,9 @@ class Algorithm:
     """Coefficient of the entropy bonus."""
 
     def __post_init__(self) -> None:
+        for name in ("proximal", "rule", "aggregation", "advantage", "kl"):
+            if isinstance(got := getattr(self, name), str):
+                raise ConfigError(f"Algorithm.{name} takes an object, not the name {got!r}; names belong in recipes")
         check_composition(self)
 
 

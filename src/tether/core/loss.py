@@ -46,6 +46,22 @@ def policy_loss(
 ) -> LossTerms:
     """This micro-batch's share of the loss; an empty one gives ``0 * sum logp``, so graphs and collectives still run.
 
+    Two responses, the second moved too far upwards to keep its gradient; measured over the one micro-batch of the step:
+
+    >>> from tether.core.advantage import GRPO
+    >>> from tether.core.aggregation import SeqMeanTokenMean
+    >>> from tether.core.examples import tokens_of
+    >>> from tether.proximal.rollout import RolloutProximal
+    >>> from tether.rules.sat import SAT
+    >>> algorithm = Algorithm(
+    ...     proximal=RolloutProximal(), level="token", rule=SAT(), aggregation=SeqMeanTokenMean(), advantage=GRPO())
+    >>> tokens, logp = tokens_of(log_ratio=[0.0, 0.1, 0.3], advantage=[1.0, 1.0, 1.0], sequence=[0, 0, 1])
+    >>> stats = measure_scope(algorithm, [(logp, tokens)])
+    >>> terms = policy_loss(PolicyTokens(logp), tokens, algorithm, stats, Denominator(num_tokens=3, num_sequences=2))
+    >>> terms.loss.backward()
+    >>> round(terms.loss.item(), 4), [round(x, 4) for x in logp.grad.tolist()]
+    (-1.1263, [-0.25, -0.2763, 0.0])
+
     Args:
         policy: log-probabilities (and entropy, if the recipe has a bonus) under the weights being updated, ``[T]``.
         tokens: everything else about the tokens, ``[T]``; untrainable ones never matter, whatever they hold.

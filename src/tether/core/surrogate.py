@@ -78,7 +78,7 @@ def check_radii(rule: str, low: float, high: float, dual_clip: float | None) -> 
 
 
 def effective_radius(q: float, epsilon: tuple[float, float], kernel: Kernel) -> tuple[float, float]:
-    """The two PPO radii ``(low, high)`` that have exactly the gradient of token-level SAT with this q.
+    """The two PPO radii ``(low, high)`` that have exactly SAT's gradient with this q, on the ratio that SAT reads.
 
     If the gate and the clip read the same log-ratio, whether a token is kept depends on its ``d`` alone: it is kept
     up to ``u* = max(q, root of e^u - 1 = eps psi(u; q))``, and never beyond PPO's own limit ``log(1 + eps)``

@@ -36,16 +36,21 @@ def proportion(successes: int, trials: int) -> Interval:
     return Interval(p, max(0.0, low), min(1.0, high))
 
 
-def paired_difference(before: NDArray[np.float64], after: NDArray[np.float64]) -> Interval:
-    """Mean of ``after - before`` over the same prompts, ``[n]`` each, with the normal 95 % interval (ddof 1).
+def paired_difference(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> Interval:
+    """Share of prompts gained less share lost, ``[n]`` right or wrong each, with its 95 % interval.
 
-    >>> [round(x, 3) for x in paired_difference(np.array([0., 0, 1, 0]), np.array([1., 1, 1, 0]))]
-    [0.5, -0.066, 1.066]
+    Bonett and Price's adjusted interval for paired proportions (2012): one pair is added to those gained and one to
+    those lost, so a few prompts of which none changed give no interval of width 0.
+
+    >>> wrong, right = np.array([False] * 4), np.array([True, True, True, False])
+    >>> [round(x, 3) for x in paired_difference(wrong, right)]
+    [0.75, -0.111, 1.0]
     """
-    if before.shape != after.shape or before.ndim != 1 or len(before) < 2:
+    if before.shape != after.shape or before.ndim != 1 or len(before) < 1:
         raise ValueError(
-            f"a paired difference needs two arrays [n] of one length n >= 2; got {before.shape} and {after.shape}"
+            f"a paired difference needs two arrays [n] of one length n >= 1; got {before.shape} and {after.shape}"
         )
-    difference = np.asarray(after, np.float64) - np.asarray(before, np.float64)
-    mean, half = float(difference.mean()), Z95 * float(difference.std(ddof=1)) / math.sqrt(len(difference))
-    return Interval(mean, mean - half, mean + half)
+    n, gained, lost = len(before), int((after & ~before).sum()), int((before & ~after).sum())
+    up, down = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
+    half = Z95 * math.sqrt((up + down - (up - down) ** 2) / (n + 2))
+    return Interval((gained - lost) / n, max(-1.0, up - down - half), min(1.0, up - down + half))

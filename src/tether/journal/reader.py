@@ -156,8 +156,9 @@ class RunView:
         found = next((sample for sample in reversed(self.rollouts) if sample.id == id), None)
         if found is not None:
             return found
-        known = ", ".join(dict.fromkeys(sample.id for sample in self.rollouts[:8])) or "none"
-        raise RunDirectoryError(f"no stored rollout {id!r} in {self.folder}; among the stored ones are {known}")
+        ids = tuple(dict.fromkeys(sample.id for sample in self.rollouts))
+        known = ", ".join((*ids[:4], "...", *ids[-4:]) if len(ids) > 8 else ids) or "none"
+        raise RunDirectoryError(f"no stored rollout {id!r} in {self.folder}; stored are {known}")
 
     def _read(self, name: str, parse: Callable[[Mapping[str, Any]], T]) -> tuple[T, ...]:
         path = self.folder / name

@@ -159,6 +159,15 @@ def write_whole(path: Path, content: bytes) -> None:
         raise RunDirectoryError(f"cannot write {path}: {_reason(error)}; nothing was changed there") from error
 
 
+def check_unused(folder: Path) -> None:
+    """Refuse a folder that cannot become a run directory; makes nothing."""
+    try:
+        held = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+    except OSError as error:
+        raise RunDirectoryError(f"cannot use the run directory {folder}: {_reason(error)}; choose another") from error
+    _refuse_used(folder, held)
+
+
 def _make_empty(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -167,6 +176,10 @@ def _make_empty(folder: Path) -> None:
         raise RunDirectoryError(
             f"cannot make the run directory {folder}: {_reason(error)}; choose a folder that can be written"
         ) from error
+    _refuse_used(folder, held)
+
+
+def _refuse_used(folder: Path, held: list[str]) -> None:
     if not held:
         return
     what = "holds a run already" if files_in(folder) else f"is not empty ({', '.join(held[:3])})"

@@ -110,6 +110,11 @@ def load_model(source: str, *, dtype: str = "float32", device: str = "cpu") -> L
             f"every weight must come from the model's files; {source!r} lacks {len(missing)} of them, such as "
             f"{missing[0]}, which would start at random; check that its config.json belongs to its weights"
         )
+    if getattr(model, "_is_stateful", False):
+        raise ModelError(
+            f"a model needs an attention KV cache, whose rows can be dropped as completions end; {source!r} "
+            f"({type(model).__name__}) keeps a recurrent state instead; take a transformer"
+        )
     pin_experts(model)
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
@@ -208,7 +213,7 @@ def _check_folder(place: str) -> None:
         found = ", ".join(sorted(p.name for p in folder.glob("*.bin"))) or "no weights"
         raise ModelError(
             f"weights are read from safetensors only, since other files can run code; {folder} holds {found}; "
-            f"save it again with save_pretrained(folder, safe_serialization=True)"
+            f"save it again with save_pretrained(folder)"
         )
 
 

@@ -100,10 +100,10 @@ class Controller:
 
     def _gain(self) -> Metrics:
         """Accuracy before and after with the paired interval of their difference."""
-        if len(self._evaluations) < 2 or len(self._evaluations[0].correct) < 2:
+        if len(self._evaluations) < 2 or len(self._evaluations[0].correct) < 1:
             return {}
         first, last = self._evaluations[0], self._evaluations[-1]
-        gain = paired_difference(first.correct.astype(float), last.correct.astype(float))
+        gain = paired_difference(first.correct, last.correct)
         n = float(len(first.correct))
         return {
             "eval/accuracy_before": Metric(first.accuracy.value, "last", n),

@@ -18,6 +18,8 @@ from tether.registry import PROXIMALS
 class AnchorProximal:
     """The trainer's log-probabilities at the weights it holds when the batch is taken (verl's ``old_log_probs``).
 
+    A proximal policy apart from the behavior policy: Hilton et al. 2021 (arXiv:2110.00641).
+
     With one update a batch the clipped ratio is exactly 1 and nothing is ever clipped: stale data then need a
     correction on the edge ``weight`` (anchor / behavior), or the recipe is refused. ``[T] -> [T]``.
 

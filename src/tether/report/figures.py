@@ -130,7 +130,7 @@ PANELS: Final = (
         curves=(
             Curve(metric="sat/q", label="q", colour=GREY),
             Curve(metric="sat/effective_radius_low", label="radius below 1", colour=BLUE),
-            Curve(metric="sat/effective_radius_high", label="radius above 1", colour=ORANGE),
+            Curve(metric="sat/effective_radius_high", label="radius above 1", colour=ORANGE, dash="dashed"),
         ),
         scale="log",
     ),
@@ -142,7 +142,7 @@ PANELS: Final = (
         curves=(
             Curve(metric="clip/fraction", label="clipped in all", colour=BLUE),
             Curve(metric="sat/gate_fraction", label="gated", colour=GREY),
-            Curve(metric="sat/newly_cut_fraction", label="newly cut by SAT", colour=ORANGE),
+            Curve(metric="sat/newly_cut_fraction", label="newly cut by SAT", colour=ORANGE, dash="dashed"),
         ),
     ),
     Panel(
@@ -163,8 +163,8 @@ PANELS: Final = (
     Panel(
         title="Throughput",
         unit="tokens a second",
-        says="Tokens trained each second of wall time. Healthy: flat; a slow decline usually means that "
-        "completions grow longer or that memory runs short.",
+        says="Tokens of each step by the seconds since the step before. Healthy: a steady pattern; with a lag it is a "
+        "comb, since generation falls on a few steps of a block. A decline means that something grows.",
         curves=(Curve(metric="throughput/*tokens*", label="tokens/s", colour=BLUE),),
     ),
 )

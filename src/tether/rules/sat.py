@@ -24,8 +24,9 @@ class SAT:
     """Staleness-adaptive trust region: PPO's clip whose radius contracts where ``|d| > q`` (arXiv:2607.18722).
 
     ``d = sg[log_ratio]``; q is the ``quantile`` of ``|d|`` over the scope (Eq. 3.3); the gate is
-    ``q > 0 and |d| > q`` (Eq. 3.4); on a gated token only the side on which it has moved contracts, by
-    ``psi(|d|; q)`` (Eq. 3.2): upper end ``1 + epsilon_high psi`` if d > 0, lower end ``1 - epsilon_low psi`` if d < 0.
+    ``q > 0 and |d| > q`` (Eq. 3.4, blank in the source and restored from its text); on a gated token only the side on
+    which it has moved contracts, by ``psi(|d|; q)`` (Eq. 3.2): upper end ``1 + epsilon_high psi`` if d > 0, lower end
+    ``1 - epsilon_low psi`` if d < 0.
     The objective is ``min(r A, clip(r) A)`` over that interval (Eq. 3.5-3.6). q, gate and radii carry no gradient.
     Ungated tokens, and all tokens if q = 0, are PPO's to the last bit. Input and output ``[T]``.
 
