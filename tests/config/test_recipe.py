@@ -11,7 +11,7 @@ from tether.config.overrides import PLUGIN_KEYS, parse
 from tether.config.presets import PRESETS, preset
 from tether.config.recipe import TABLES, Recipe, from_tables, load, names
 from tether.core.aggregation import SeqMeanTokenSumNorm
-from tether.errors import ConfigError, UnknownNameError
+from tether.errors import ConfigError, TetherError, UnknownNameError
 
 
 def recipe_file(folder: Path, text: str) -> str:

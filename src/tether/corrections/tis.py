@@ -25,7 +25,8 @@ class TIS:
     Token by token at level ``token``; at level ``sequence`` every token has its response's geometric mean.
 
     Truncated importance sampling (Yao et al. 2025) as slime and verl apply it to a ratio against the anchor: the weight
-    corrects what the ratio cannot see. With ``proximal = rollout`` the ratio is complete and the recipe is refused. ``[T] -> [T]``.
+    corrects what the ratio cannot see. With ``proximal = rollout`` the ratio is complete and the recipe is refused.
+    ``[T] -> [T]``.
 
     >>> import torch
     >>> from tether.core.examples import tokens_of

@@ -1,7 +1,8 @@
 """The embedded model ``tiny-moe``: its shape and its alphabet. Weights come from ``tether warmup``.
 
 A Qwen3 mixture of experts (arXiv:2505.09388) with about 0.37 million parameters: small enough to train on two cores,
-and with a router, so that everything that goes wrong between an engine and a trainer of a large mixture goes wrong here as well.
+and with a router, so that everything that goes wrong between an engine and a trainer of a large mixture goes wrong
+here as well.
 """
 
 from __future__ import annotations
