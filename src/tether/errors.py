@@ -17,22 +17,26 @@ class UnknownNameError(ConfigError):
 
 
 class ModelError(TetherError, ValueError):
-    """A model folder or tokenizer that cannot be trained as it is."""
+    """A model or tokenizer that cannot be trained as it is, or cannot be written."""
 
 
 class DataError(TetherError, ValueError):
     """A prompt, a completion or a reward that breaks a rule of the data."""
 
 
-class RewardError(TetherError, RuntimeError):
-    """A reward function that raised, or returned something other than a finite number."""
+class RolloutError(TetherError):
+    """Something wrong with one rollout, which it names."""
 
     def __init__(self, message: str, *, rollout_id: str = "") -> None:
         super().__init__(message)
         self.rollout_id = rollout_id
 
 
-class NonFiniteError(TetherError, ArithmeticError):
+class RewardError(RolloutError, RuntimeError):
+    """A reward function that raised, or returned something other than a finite number."""
+
+
+class NonFiniteError(RolloutError, ArithmeticError):
     """A NaN or an infinity where a number is needed; names tensor, rollout, token and versions."""
 
 

@@ -86,7 +86,7 @@ def test_short_answers_are_cut_and_count_as_wrong(capsys):
     [
         (["no-such-model"], "no model 'no-such-model'"),
         (["tiny-moe", "--task", "chess"], "no task 'chess'; there is arithmetic"),
-        (["tiny-moe", "--max-tokens", "100000"], "more than the -"),
+        (["tiny-moe", "--max-tokens", "100000"], "of the model's context to the prompt"),
     ],
 )
 def test_what_cannot_be_measured_is_one_message(capsys, words, message):

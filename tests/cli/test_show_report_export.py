@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,34 @@ def test_show_of_an_unknown_rollout_lists_some(run):
     result = call(show.command, run, "g9/9")
     assert isinstance(result.exception, RunDirectoryError)
     assert "stored are g0/0, g0/1" in str(result.exception)
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "rollouts.jsonl"])
+def test_show_tells_a_torn_last_line_from_a_garbage_line(run, name):
+    with (run / name).open("a") as file:
+        file.write('{"schema":1,"i')
+    assert f"The last line of {name} was cut off" in call(show.command, run, "g0/0").output
+    with (run / name).open("a") as file:
+        file.write('\n{}\n{"schema":1,"i')
+    for args in ((), ("g0/0",)):
+        result = call(show.command, run, *args)
+        assert result.exit_code == 0
+        assert f"Line 3 of {name} is not JSON; it and what follows it (2 lines) are left out." in result.output
+
+
+def test_show_tells_what_cannot_be_read_before_it_misses_a_rollout(run):
+    (run / "rollouts.jsonl").write_text("garbage\n{}\n")
+    result = call(show.command, run, "g0/0")
+    assert "Line 1 of rollouts.jsonl is not JSON" in result.output
+    assert isinstance(result.exception, RunDirectoryError)
+
+
+def test_report_refuses_to_replace_what_is_no_file(run, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    result = call(report.command, run, "--out", tmp_path / "pipe")
+    assert isinstance(result.exception, RunDirectoryError)
+    assert "is a named pipe: choose the path of a new or an ordinary file" in str(result.exception)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_report_prints_path_and_size(run, tmp_path):

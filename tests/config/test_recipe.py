@@ -70,7 +70,7 @@ def test_an_unknown_name_lists_the_known_ones(setting, message):
 
 
 def test_an_unknown_recipe_or_placement_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"no recipe 'quikstart'; there are quickstart, or give the path"):
+    with pytest.raises(ConfigError, match=r"no recipe 'quikstart'; there is quickstart, or give the path"):
         load("quikstart")
     with pytest.raises(ConfigError, match=r"no placement 'ray'; there is inline"):
         load(settings=["placement.kind=ray"])
@@ -379,7 +379,8 @@ def test_a_dry_run_prints_the_recipe_and_makes_nothing(tmp_path, capsys):
     [
         ("model.path=/nowhere/at/all", "no model '/nowhere/at/all'"),
         ("task.reward=nowhere.at:all", "nowhere"),
-        ("run.device=abacus", "run.device 'abacus' is not usable"),
+        ("run.device=cuda:99", "run.device 'cuda:99' is not usable"),
+        ("task.reward=python", "task.reward = 'python' does not say which function; give its place, package.module:"),
     ],
 )
 def test_a_dry_run_refuses_what_a_run_would_refuse_before_it_loads_a_model(setting, message):

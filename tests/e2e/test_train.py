@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -184,13 +186,68 @@ def test_weights_that_stop_being_numbers_stop_the_run_and_leave_the_batch(tmp_pa
     assert run.balance()["trained"] == 24
 
 
-def test_weights_that_are_no_numbers_are_found_by_the_engine_when_they_arrive(tmp_path):
-    controller = controller_of(tmp_path / "run", ["eval.prompts=0"])
+def spoil(controller, value: float = float("nan")) -> None:
     with torch.no_grad():
-        next(controller.loops.trainer.policy.model.parameters())[:] = float("nan")
-    run = stopped(controller, NonFiniteError, r"request 'g0/0' has NaN or infinity at position 0 .* version 0")
-    assert run.steps == ()
-    assert set(run.balance()) == {"in-flight"}
+        next(controller.loops.trainer.policy.model.parameters())[0, 0] = value
+
+
+def test_weights_that_are_no_numbers_are_not_published(tmp_path):
+    controller = controller_of(tmp_path / "run", ["eval.prompts=0"])
+    spoil(controller)
+    with pytest.raises(NonFiniteError, match=r"weights must be finite; in the model being trained 'model\."):
+        go(controller)
+    assert [event.event for event in RunView(tmp_path / "run").events] == ["start", "fail"]
+
+
+def test_weights_that_the_last_update_spoiled_are_not_saved_as_a_success(tmp_path, monkeypatch):
+    controller = controller_of(tmp_path / "run", ["eval.prompts=0"])
+    trainer, step = controller.loops.trainer, type(controller.loops.trainer).step
+
+    def spoiling(self, batch):
+        report = step(self, batch)
+        if trainer.updates == controller.loops.steps:
+            spoil(controller, float("inf"))
+        return report
+
+    monkeypatch.setattr(type(trainer), "step", spoiling)
+    stopped(controller, NonFiniteError, r"weights must be finite; in the model .* has 1 of \d+ that are not")
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_rollout_whose_logits_are_no_numbers_is_the_one_that_failed(tmp_path, monkeypatch):
+    controller = controller_of(tmp_path / "run", ["eval.prompts=0"])
+
+    async def broken(requests):
+        raise NonFiniteError("logits must be finite", rollout_id=requests[3].id)
+
+    monkeypatch.setattr(controller.loops.engine, "generate", broken, raising=False)
+    run = stopped(controller, NonFiniteError, "logits must be finite")
+    assert run.balance()["failed:non-finite"] == 1
+    assert set(run.balance()) == {"failed:non-finite", "in-flight"}
+
+
+def test_an_interrupt_keeps_the_weights_of_the_step(tmp_path, monkeypatch):
+    controller = controller_of(tmp_path / "run", ["eval.prompts=0"])
+    told = controller.after_step
+
+    async def interrupted(number, step, report):
+        await told(number, step, report)
+        if number == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(controller), "after_step", lambda self, *step: interrupted(*step))
+    with pytest.raises(KeyboardInterrupt):
+        go(controller)
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000002"]
+
+
+def test_a_task_without_any_signal_is_warned_about_once(tmp_path):
+    settings = ["engine.max_tokens=1", "run.steps=12", "eval.prompts=0"]
+    controller = controller_of(tmp_path / "run", settings)
+    go(controller)
+    warnings = [event for event in RunView(tmp_path / "run").events if event.event == "warn"]
+    assert [event.step for event in warnings] == [10]
+    assert "nothing is learned from them (truncated answers: 100%)" in warnings[0].note
 
 
 def broken_reward(prompt: Prompt, response: str) -> float:
@@ -296,3 +353,30 @@ def test_an_error_in_an_evaluation_closes_the_books_too(tmp_path):
     controller.evaluate = second_fails
     run = stopped(controller, ModelError, "no room for an evaluation")
     assert len(run.steps) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda s: s.name)
+def test_a_signal_closes_the_books_keeps_the_weights_and_gives_the_shells_exit_code(tmp_path, number):
+    script = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from tether.cli.app import main; main()"
+    )
+    settings = ["run.steps=100000", "eval.prompts=0", "pipeline.lag=2", "pipeline.prompts_per_step=2"]
+    command = [sys.executable, "-c", script, "train", "--out", str(tmp_path / "run")]
+    command += [part for setting in settings for part in ("--set", setting)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step"):
+                process.send_signal(number)
+                break
+        printed = process.stdout.read()
+        assert process.wait(60) == 128 + number
+    run = RunView(tmp_path / "run")
+    assert "interrupted" in printed
+    assert "Traceback" not in printed
+    assert run.is_interrupted
+    assert_books_balance(run, groups=200000, size=8, admitted_only=True)
+    step = run.last("fail").step
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == [f"step-{step:06d}"]
+    assert (tmp_path / "run" / "report.html").is_file()

@@ -1,6 +1,8 @@
 import errno
 import json
 import os
+import shutil
+import stat
 import subprocess
 import sys
 
@@ -9,6 +11,8 @@ import pytest
 
 from tether.errors import ConfigError, NonFiniteError, RunDirectoryError
 from tether.journal import LedgerLine, RunView, RunWriter
+from tether.journal.reader import Gap
+from tether.journal.writer import write_whole
 from tether.records import Event, Metric
 
 
@@ -116,8 +120,11 @@ def test_a_line_that_does_not_fit_on_the_disk_is_cut_back_and_none_follows_it(tm
         with pytest.raises(RunDirectoryError, match=r"cannot write to .*events.jsonl: no space left on device"):
             writer.event(step(2))
     assert (tmp_path / "events.jsonl").read_bytes() == whole
-    with pytest.raises(RunDirectoryError, match=r"events.jsonl takes no more lines"):
-        writer.event(step(3))
+    for _ in range(2):  # the first reason is told each time, with its way out
+        with pytest.raises(
+            RunDirectoryError, match=r"events.jsonl: no space left on device; .*Make room and start again"
+        ):
+            writer.event(step(3))
     writer.ledger(LedgerLine(id="r0", prompt_id="p", group="g", fate="trained"))
     writer.close()
     run = RunView(tmp_path)
@@ -154,6 +161,62 @@ def test_a_config_is_whole_or_absent(tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "config.json", "events.jsonl", "ledger.jsonl", "rollouts.jsonl",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("file", ["events.jsonl", "ledger.jsonl"])
+def test_a_journal_that_is_deleted_in_mid_run_is_noticed_at_its_next_line(tmp_path, file):
+    lines = {
+        "events.jsonl": lambda writer: writer.event(step(1)),
+        "ledger.jsonl": lambda writer: writer.ledger(LedgerLine(id="r0", prompt_id="p", group="g", fate="trained")),
+    }
+    with RunWriter(tmp_path / "run") as writer:
+        lines[file](writer)
+        shutil.rmtree(tmp_path / "run")
+        for _ in range(2):
+            with pytest.raises(RunDirectoryError, match=rf"{file} was deleted, .*start again with a new --out"):
+                lines[file](writer)
+
+
+def test_a_journal_whose_folder_is_moved_in_mid_run_goes_on(tmp_path):
+    with RunWriter(tmp_path / "run") as writer:
+        (tmp_path / "run").rename(tmp_path / "moved")
+        writer.event(step(1))
+    assert len(RunView(tmp_path / "moved").events) == 1
+
+
+def test_only_an_ordinary_file_is_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "link").symlink_to("pipe")
+    kinds = {"pipe": "a named pipe", "folder": "a folder", "loop": "a symbolic link", "link": "a named pipe"}
+    for name, kind in kinds.items():
+        with pytest.raises(
+            RunDirectoryError, match=rf"{name} is {kind}.*: choose the path of a new or an ordinary file"
+        ):
+            write_whole(tmp_path / name, b"new")
+    assert stat.S_ISFIFO((tmp_path / "pipe").lstat().st_mode)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kinds)
+
+
+def test_a_symbolic_link_stays_and_the_file_it_points_to_is_written(tmp_path):
+    (tmp_path / "there").mkdir()
+    for name in ("old", "new"):
+        (tmp_path / name).symlink_to(f"there/{name}.html")
+    (tmp_path / "there" / "old.html").write_bytes(b"old")
+    for name in ("old", "new"):
+        write_whole(tmp_path / name, b"whole")
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "there" / f"{name}.html").read_bytes() == b"whole"
+    assert sorted(path.name for path in (tmp_path / "there").iterdir()) == ["new.html", "old.html"]
+
+
+def test_what_a_link_in_the_place_of_the_partial_file_points_to_is_left_alone(tmp_path):
+    (tmp_path / "thesis").write_bytes(b"mine")
+    (tmp_path / ".r.html.partial").symlink_to("thesis")
+    write_whole(tmp_path / "r.html", b"whole")
+    assert (tmp_path / "thesis").read_bytes() == b"mine"
+    assert (tmp_path / "r.html").read_bytes() == b"whole"
 
 
 def test_a_config_of_plain_finite_values_only(tmp_path):
@@ -194,27 +257,95 @@ def test_a_torn_last_line_is_left_out_and_told(tmp_path, torn):
     run = RunView(tmp_path)
     assert len(run.events) == 1
     assert run.is_torn
+    assert run.gaps == (Gap("events.jsonl", line=2, num_after=0),)
 
 
-def test_a_broken_line_in_the_middle_is_an_error_with_its_place(tmp_path):
+@pytest.mark.parametrize("garbage", [b"nonsense", b"", b"\xff\xfe", b'{"schema":1,"ev{"schema":1}', b"[" * 10**5])
+@pytest.mark.parametrize("end", [b"", b'{"schema":1,"ev'])
+def test_a_file_is_read_up_to_a_garbage_line_in_its_middle_which_is_told_by_number(tmp_path, garbage, end):
     with RunWriter(tmp_path) as writer:
-        writer.event(step(1))
+        for number in (1, 2, 3):
+            writer.event(step(number))
+        writer.ledger(LedgerLine(id="r0", prompt_id="p", group="g", fate="trained"))
     path = tmp_path / "events.jsonl"
-    path.write_bytes(b"nonsense\n" + path.read_bytes())
-    with pytest.raises(RunDirectoryError, match=r"line 1 of .*events.jsonl is not JSON"):
-        _ = RunView(tmp_path).events
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + garbage + b"\n" + second + third + end)
+    run = RunView(tmp_path)
+    assert [event.step for event in run.events] == [1]
+    assert len(run.ledger) == 1
+    assert not run.is_torn
+    assert run.gaps == (Gap("events.jsonl", line=2, num_after=3 if end else 2),)
+    assert "Line 2 of events.jsonl is not JSON" in str(run.gaps[0])
+
+
+def refused(folder, name: str, line: object) -> str:
+    """What a reader says to a file whose second line is JSON, but no line of a run."""
+    RunWriter(folder).close()
+    good = {"schema": 1, "event": "step", "step": 1, "version": 1, "metrics": {}}
+    lines = [good, line] if name == "events" else [line]
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    with pytest.raises(RunDirectoryError) as caught:
+        getattr(RunView(folder), name)
+    assert f"line {len(lines)} of {folder / f'{name}.jsonl'}" in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_newer_schema_is_refused_with_its_place(tmp_path):
+    assert "has schema 2; this tether reads up to 1: upgrade" in refused(tmp_path, "events", {"schema": 2})
+
+
+@pytest.mark.parametrize("line", [[], 1, "x", None, {"schema": 1}, {"schema": "1"}, {"event": "step"}])
+def test_json_of_something_else_is_refused_with_its_place(tmp_path, line):
+    assert "is not a line of a run" in refused(tmp_path, "events", line)
+
+
+METRIC = {"value": 1.0, "merge": "mean", "count": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
-    [({"schema": 2}, "has schema 2; this tether reads up to 1: upgrade"), ({"schema": 1}, "not a line of a run"),
-     ([], "not a line of a run")],
-)  # fmt: skip
-def test_a_line_of_something_else_is_an_error(tmp_path, line, message):
-    RunWriter(tmp_path).close()
-    (tmp_path / "events.jsonl").write_text(json.dumps(line) + "\n")
-    with pytest.raises(RunDirectoryError, match=message):
-        _ = RunView(tmp_path).events
+    "changes",
+    [
+        *({"metrics": {"loss": value}} for value in ("abc", None, [1.0], 10**400, float("nan"), float("inf"))),
+        *({"metrics": {"h": {**METRIC, "value": {"8": count}}}} for count in ("abc", None, [1.0], 10**400)),
+        *({"metrics": {"m": {**METRIC, **one}}} for one in ({"merge": "median"}, {"merge": []}, {"count": "x"})),
+        {"metrics": {"m": {"value": 1.0}}},
+        {"metrics": []},
+        {"step": "1"},
+        {"step": 10**30},
+        {"version": 0.5},
+        {"event": 3},
+        {"note": 3},
+    ],
+)
+def test_an_event_that_could_not_be_drawn_is_refused_with_its_place(tmp_path, changes):
+    line = {"schema": 1, "event": "step", "step": 2, "version": 2, "metrics": {}, **changes}
+    assert "copy the run again" in refused(tmp_path, "events", line)
+
+
+@pytest.mark.parametrize("fate", [None, 3, [], "lost", "filtered:"])
+def test_a_fate_that_there_is_not_is_refused_with_its_place(tmp_path, fate):
+    line = {"schema": 1, "id": "r0", "prompt_id": "p", "group": "g", "fate": fate}
+    assert "copy the run again" in refused(tmp_path, "ledger", line)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"token_ids": ids} for ids in ([2**31], [10**30], ["a"], [[1]], [1, 2], 1, None)),
+        *({"logp": logp} for logp in ([1e39], ["a"], [None], [float("nan")], [[0.0]])),
+        *({name: value} for name in ("reward", "advantage") for value in ("abc", None, 10**400)),
+        {"prompt": 3},
+        {"token_texts": [3]},
+        {"step": None},
+    ],
+)
+def test_a_sample_that_could_not_be_shown_is_refused_with_its_place(tmp_path, changes):
+    line = {
+        "schema": 1, "id": "r0", "step": 1, "prompt": "1+1=", "completion": "2", "reward": 1.0, "advantage": 0.0,
+        "token_texts": ["2"], "token_ids": [7], "logp_behavior": [-0.5], "logp": [-0.5], "version": [0],
+        "staleness": [0], "trainable": [1],
+    }  # fmt: skip
+    assert "copy the run again" in refused(tmp_path, "rollouts", {**line, **changes})
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
@@ -242,6 +373,14 @@ def test_a_run_says_how_it_ended(tmp_path, kind, status):
     assert last is not None
     assert last.event == kind
     assert run.last("publish") is None
+
+
+@pytest.mark.parametrize(("note", "is_interrupted"), [("interrupted", True), ("loss is nan", False)])
+def test_a_run_that_somebody_stopped_is_told_from_one_that_broke(tmp_path, note, is_interrupted):
+    with RunWriter(tmp_path) as writer:
+        writer.event(Event(event="fail", step=1, version=1, note=note))
+    run = RunView(tmp_path)
+    assert (run.status, run.is_interrupted) == ("failed", is_interrupted)
 
 
 def test_totals_add_sums_up_over_the_kinds_that_spend_time(tmp_path):

@@ -234,7 +234,7 @@ def test_weights_that_are_not_numbers_stop_the_step_before_the_update(dense, nam
     trainer = dense.trainer(algorithm_of(name))
     with torch.no_grad():
         trainer.policy.loaded.model.get_input_embeddings().weight[7] = float("nan")
-    before = {n: w.clone() for n, w in trainer.policy.weights().items()}
+    before = {n: w.clone() for n, w in trainer.policy.model.state_dict().items()}
     rollouts = [
         rollout_of(f"g5/{m}", [3, 4], completion_of(ids, version=40), m) for m, ids in enumerate(([8], [5, 7, 9]))
     ]
@@ -247,7 +247,7 @@ def test_weights_that_are_not_numbers_stop_the_step_before_the_update(dense, nam
     assert "version 40, update 43" in said
     assert "No update was made" in said
     assert trainer.updates == 43
-    for n, w in trainer.policy.weights().items():
+    for n, w in trainer.policy.model.state_dict().items():
         assert torch.equal(w, before[n]) or w.isnan().any()
         torch.testing.assert_close(w, before[n], equal_nan=True, atol=0, rtol=0)
     assert all(p.grad is None for p in trainer.policy.model.parameters())

@@ -72,11 +72,20 @@ def test_the_header_says_what_was_run_and_what_came_of_it(finished):
     assert re.search(r"lag\s*8", text)
 
 
-def test_the_ledger_and_the_wall_time_are_tables(finished):
+def test_the_ledger_and_the_seconds_of_work_are_tables(finished):
     text = parse(finished / "report.html").text
     assert re.search(r"filtered:flat-group\s*144", text)
     assert re.search(r"all, each exactly once\s*1,281", text)
     assert re.search(r"train\s*6\d\.\d s", text)
+
+
+def test_the_seconds_of_work_are_added_up_and_told_from_the_wall_clock(tmp_path):
+    with RunWriter(tmp_path) as writer:
+        seconds = {"time/train_s": Metric(40.0, "sum"), "time/eval_s": Metric(2.5, "sum")}
+        writer.event(Event(event="step", step=1, version=1, metrics=seconds))
+    text = parse(write_report(tmp_path)).text
+    assert re.search(r"part\s*seconds of work\s*train\s*40\.0 s\s*eval\s*2\.5 s\s*all of these\s*42\.5 s", text)
+    assert "The wall clock of the run counts loading" in text
 
 
 def test_every_figure_has_its_sentence_and_none_is_absent(finished):
@@ -125,9 +134,40 @@ def test_a_failed_run_says_so_and_whatever_comes_from_it_is_escaped(tmp_path):
     page = parse(write_report(run))
     assert f"This run failed at step 5. {note}" in page.text
     assert re.search(r"0\.310\s*the only evaluation", page.text)
-    assert "The last line of the journal was cut off" in page.text
+    assert "The last line of events.jsonl was cut off" in page.text
     assert NASTY in page.text
     assert page.scripts == 2
+
+
+def test_a_run_that_was_interrupted_is_not_said_to_have_failed(tmp_path):
+    text = parse(write_report(make_run(tmp_path / "run", 5, end="fail", note="interrupted"))).text
+    assert re.search(r"quickstart\s*interrupted", text)
+    assert "This run was interrupted at step 5." in text
+    assert "failed" not in text
+
+
+def test_a_garbage_line_is_told_and_nothing_is_claimed_of_the_end_behind_it(tmp_path):
+    run = make_run(tmp_path / "run", 5)
+    lines = (run / "events.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "events.jsonl").write_bytes(b"".join([*lines[:4], b"garbage\n", *lines[4:], b'{"schema":1,"ev']))
+    text = parse(write_report(run)).text
+    assert f"Line 5 of events.jsonl is not JSON; it and what follows it ({len(lines) - 3} lines) are left out." in text
+    assert re.search(r"quickstart\s*end unknown", text)
+    assert "It still goes on" not in text
+    assert "cut off" not in text
+
+
+@pytest.mark.parametrize("value", [1e38, 1e39, 1e300, -1e300])
+def test_a_value_beyond_single_precision_is_drawn_as_it_is(tmp_path, value):
+    with RunWriter(tmp_path) as writer:
+        for step, reward in enumerate((0.5, value)):
+            metrics = {"reward/mean": Metric(reward), "time/train_s": Metric(abs(value), "sum")}
+            writer.event(Event(event="step", step=step, version=step, metrics=metrics))
+    write_report(tmp_path)
+    panel = next(panel for panel in PANELS if panel.title == "Reward")
+    plot = draw(panel, RunView(tmp_path), DataRange1d())
+    assert plot is not None
+    assert plot.renderers[0].data_source.data["y"].tolist() == [0.5, value]
 
 
 def test_the_report_goes_where_it_is_sent(tmp_path):

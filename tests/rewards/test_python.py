@@ -43,6 +43,13 @@ def test_module_that_raises_while_imported_is_named_with_its_reason(tmp_path, mo
     assert isinstance(caught.value.__cause__, OSError)
 
 
+def test_module_that_leaves_the_program_while_imported_is_refused_like_one_that_raises(tmp_path, monkeypatch):
+    (tmp_path / "tether_test_leaving_module.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="'tether_test_leaving_module' cannot be imported: SystemExit: 0"):
+        Python("tether_test_leaving_module:f")
+
+
 def test_reward_travels_to_another_process_by_its_path():
     reward = Python(f"{HERE}:length")
     assert pickle.loads(pickle.dumps(reward)) == reward

@@ -1,6 +1,7 @@
 """A reward's answer is a finite number, or an error that names the rollout."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tether.errors import RewardError
 from tether.records import Prompt
 from tether.rewards.python import Python
-from tether.rewards.scoring import score
+from tether.rewards.scoring import LARGEST, score
 
 PROMPT = Prompt(id="arithmetic/train/0/7", text="1+2=", token_ids=(1,), reference="3")
 
@@ -20,8 +21,8 @@ def giving(value):
     return lambda prompt, response: value
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53), 2**53) | st.booleans())
-def test_any_finite_number_becomes_a_float(value):
+@given(st.floats(-LARGEST, LARGEST) | st.integers(-(2**53), 2**53) | st.booleans())
+def test_any_number_within_the_limit_becomes_a_float(value):
     result = score(giving(value), PROMPT, "3", "g0/0")
     assert type(result) is float
     assert result == value
@@ -50,6 +51,60 @@ def test_exception_of_a_reward_is_named_and_chained():
     ) as caught:
         score(reward, PROMPT, "1,2", "g4/1")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_reward_that_leaves_the_program_is_named_and_chained():
+    def leaving(prompt, response):
+        sys.exit(3)
+
+    with pytest.raises(
+        RewardError, match=r"for rollout g4/1 .* raised SystemExit: 3; the response was '1,2'"
+    ) as caught:
+        score(leaving, PROMPT, "1,2", "g4/1")
+    assert isinstance(caught.value.__cause__, SystemExit)
+
+
+class Stubborn:
+    """Refuses to be a number in every way there is."""
+
+    def item(self):
+        raise TypeError("no item")
+
+    def __repr__(self):
+        raise TypeError("no text")
+
+
+class Hidden:
+    @property
+    def item(self):
+        raise KeyError("no such thing")
+
+
+class Endless(float):
+    def __float__(self):
+        raise OverflowError("no end")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**400, -(10**400), 10**5000, Stubborn(), Hidden(), Endless(1.0)],
+    ids=["large", "small", "huge", "stubborn", "hidden", "endless"],
+)
+def test_whatever_cannot_be_made_a_float_is_refused_and_never_raises_its_own_error(value):
+    with pytest.raises(RewardError, match=r"must be a finite number; for rollout g4/1 .* gave .*; return 0\.0 for"):
+        score(giving(value), PROMPT, "3", "g4/1")
+
+
+def test_a_value_that_cannot_be_shown_is_named_by_its_type():
+    for value, kind in ((10**5000, "int"), (Stubborn(), "Stubborn")):
+        with pytest.raises(RewardError, match=f"gave a {kind} that cannot be shown"):
+            score(giving(value), PROMPT, "3", "g4/1")
+
+
+@pytest.mark.parametrize("value", [1.1e30, -1e31, 1e308, 10.0**300])
+def test_a_reward_that_would_leave_float32_is_refused(value):
+    with pytest.raises(RewardError, match=r"must lie within \+-1e\+30; for rollout g4/1 .*; scale it, 0 to 1 is usual"):
+        score(giving(value), PROMPT, "3", "g4/1")
 
 
 def test_interruption_is_not_taken_for_a_fault_of_the_reward():

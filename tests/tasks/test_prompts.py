@@ -73,8 +73,8 @@ def test_the_appended_end_does_not_count_against_the_room():
 
 
 def test_an_answer_as_long_as_the_context_leaves_no_room():
-    with pytest.raises(DataError, match="more than the -8 that the model's context leaves"):
-        source(room=-8)(0)
+    with pytest.raises(DataError, match=r"engine\.max_tokens leaves -8 tokens of the model's context to the prompt"):
+        source(room=-8)
 
 
 @pytest.mark.parametrize("encoder", [Encoder(), Encoder(back=(END,))])

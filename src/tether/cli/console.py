@@ -89,7 +89,10 @@ class TrainingConsole:
         elif event.event in ("step", "skip"):
             self._on_step(event)
         elif event.event == "fail":
-            self._console.print(Text(f"stopped at step {event.step}: run directory {self._folder} is kept", "bold red"))
+            self._console.print(Text(f"stopped at step {event.step}: {event.note}", "bold red"), soft_wrap=True)
+            self._console.print(f"run directory {self._folder} is kept", soft_wrap=True)
+        elif event.event == "warn":
+            self._console.print(Text(f"warning at step {event.step}: {event.note}", "yellow"), soft_wrap=True)
         self._last = event
 
     def print_summary(self) -> None:
@@ -190,7 +193,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML allows no raw DEL
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
     if isinstance(value, list | tuple):

@@ -38,6 +38,8 @@ def command(run: Path, rollout: str | None, by: By) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=PIPE_WIDTH)
+    for gap in view.gaps:
+        console.print(Text(str(gap), style="yellow" if gap.is_torn else "bold red"), soft_wrap=True)
     if rollout is None:
         _show_all(console, view)
     else:

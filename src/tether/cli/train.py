@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -29,5 +30,8 @@ def command(recipe: str, settings: tuple[str, ...], out: Path | None, dry_run: b
 
     folder = out or Path("runs") / f"{bound.name}-{datetime.now():%Y%m%d-%H%M%S}"
     with TrainingConsole(bound.resolved(), folder) as console:
-        train(bound, folder, observers=(console.on_event,))
+        try:
+            train(bound, folder, observers=(console.on_event,))
+        except KeyboardInterrupt as stop:
+            sys.exit(getattr(stop, "exit_code", 130))
     console.print_summary()

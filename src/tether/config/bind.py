@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
@@ -16,9 +17,14 @@ from tether.registry import Registry
 T = TypeVar("T")
 Table = Mapping[str, Any]
 
+LARGEST = 3.4e38
+"""Of a setting: it meets float32 tensors sooner or later, and they hold no more."""
 
-def bind(cls: type[T], table: Any, where: str) -> T:
+
+def bind(cls: type[T], table: Any, where: str, beside: tuple[str, ...] = ()) -> T:
     """Build a dataclass from a table; ``where`` is the table's name in messages.
+
+    ``beside`` are keys of the same table that were read already: they belong to the list of known ones.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Box:
@@ -33,7 +39,8 @@ def bind(cls: type[T], table: Any, where: str) -> T:
         raise ConfigError(f"{where} must be a table; got {table!r}")
     known = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     if unknown := [key for key in table if key not in known]:
-        raise ConfigError(f"unknown key {where}.{unknown[0]}; [{where}] has {', '.join(known) or 'no keys'}")
+        there = ", ".join([*known, *beside]) or "no keys"
+        raise ConfigError(f"unknown key {where}.{unknown[0]}; [{where}] has {there}")
     hints = get_type_hints(cls)
     values = {key: _value(known[key], hints[key], value, f"{where}.{key}") for key, value in table.items()}
     missing = [
@@ -55,7 +62,7 @@ def plugin(registry: Registry, table: Any, where: str, key: str = "name") -> Any
     """Build a plug-in from its name, or from a table with its name under ``key`` and its options beside it."""
     table = named(table, where, key)
     cls = registry.get(str(table[key]))
-    return bind(cls, {option: value for option, value in table.items() if option != key}, where)
+    return bind(cls, {option: value for option, value in table.items() if option != key}, where, beside=(key,))
 
 
 def named(table: Any, where: str, key: str = "name") -> dict[str, Any]:
@@ -97,9 +104,16 @@ def _value(f: dataclasses.Field[Any], hint: Any, value: Any, where: str) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{where} must be a finite number; got {value}")
     try:  # as JSON, where strict still means that an array may be a tuple and a whole number a float
-        return TypeAdapter(hint).validate_json(json.dumps(value, allow_nan=False), strict=True)
+        bound = _adapter(hint).validate_json(json.dumps(value, allow_nan=False), strict=True)
     except (ValueError, TypeError) as error:  # pydantic's ValidationError is a ValueError
         raise ConfigError(f"{where} must be {_shown(hint)}; got {value!r}") from error
+    numbers = [n for n in (bound if isinstance(bound, tuple) else (bound,)) if isinstance(n, float)]
+    if any(not abs(number) <= LARGEST for number in numbers):
+        raise ConfigError(f"{where} must be a number that float32 can hold, at most {LARGEST:g}; got {value!r}")
+    return bound
+
+
+_adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)  # making one costs far more than using it
 
 
 def _plugins(registry: Registry, f: dataclasses.Field[Any], hint: Any, value: Any, where: str) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from tether.config.bind import plugin
 from tether.config.recipe import Recipe
 from tether.engines.torch import Torch
 from tether.errors import ConfigError
@@ -34,6 +35,8 @@ from tether.tasks.prompts import PromptSource
 from tether.tasks.task import Split, Task
 from tether.weights.memory import MemoryStore
 
+FIRST_PROMPTS = 256
+"""Prompts that are encoded and measured before anything else."""
 NUM_SAMPLINGS = 20
 """About how often samples are stored in a run."""
 
@@ -53,7 +56,10 @@ def device_of(asked: str) -> str:
 
 def reward_of(name: str) -> Reward:
     """A reward by registered name, or a callable by ``package.module:function``."""
-    reward: Reward = REWARDS.build("python", path=name) if ":" in name else REWARDS.build(name)
+    if name == "python":
+        raise ConfigError("task.reward = 'python' does not say which function; give its place, package.module:function")
+    table = {"name": "python", "path": name} if ":" in name else {"name": name}
+    reward: Reward = plugin(REWARDS, table, "task.reward")
     return reward
 
 
@@ -137,7 +143,8 @@ def build(recipe: Recipe, out: Path, observers: tuple[Observer, ...] = ()) -> Co
     reward = reward_of(recipe.task.reward)
     task, max_tokens = (recipe.task_name, recipe.task), recipe.engine.max_tokens
     prompts = prompts_of(task, loaded, max_tokens, "train", recipe.run.seed)
-    prompts(0)  # a prompt that cannot fit is refused now
+    for index in range(min(FIRST_PROMPTS, recipe.run.steps * recipe.pipeline.prompts_per_step)):
+        prompts(index)  # one that cannot fit is refused now
     trainer = _trainer(recipe, loaded, device)
     clock, watch = recipe.placement.clock(), Stopwatch()
     engine_options: Torch = recipe.engine

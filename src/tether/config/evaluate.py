@@ -12,7 +12,7 @@ from tether.config.build import correct_by, device_of, evaluation_set, judge_of,
 from tether.config.overrides import parse
 from tether.engines.torch import Torch
 from tether.errors import ConfigError, ModelError
-from tether.evals.runner import Evaluator
+from tether.evals.runner import EvalOptions, Evaluator
 from tether.journal.reader import RunView
 from tether.journal.schema import CONFIG_FILE, EVENTS_FILE, MODEL_FOLDER
 from tether.models.loading import load_model
@@ -37,6 +37,9 @@ class EvaluationSettings:
     dtype: str = "float32"
     options: tuple[str, ...] = ()
     """Settings ``task.KEY=VALUE`` on top of the task's options."""
+
+    def __post_init__(self) -> None:
+        EvalOptions(prompts=self.count, temperature=self.temperature)  # refuses what it refuses inside a run
 
 
 def evaluate(settings: EvaluationSettings) -> dict[str, Any]:

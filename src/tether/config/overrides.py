@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tether.config.presets import preset
+from tether.config.toml import loads
 from tether.errors import ConfigError
 
 PLUGIN_KEYS = {
@@ -31,9 +32,12 @@ def parse(text: str) -> tuple[str, Any]:
     if not equals or not key or not all(key.split(".")):
         raise ConfigError(f"--set takes key=value, such as trainer.lr=1e-4; got {text!r}")
     try:
-        return key, tomllib.loads(f"value = {raw}")["value"]
+        value, *more = loads(f"value = {raw}", f"--set {key}").items()
     except tomllib.TOMLDecodeError:
         return key, raw
+    if more:
+        raise ConfigError(f"--set takes one key=value a time; got {text!r}; give {more[0][0]} a --set of its own")
+    return key, value[1]
 
 
 def apply(recipe: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
@@ -61,7 +65,9 @@ def expand(algorithm: Any) -> dict[str, Any]:
     own = {key: value for key, value in algorithm.items() if key != "preset"}
     if algorithm.get("preset") is None:
         return own
-    table = preset(str(algorithm["preset"]))
+    if not isinstance(algorithm["preset"], str):
+        raise ConfigError(f'algorithm.preset must be a name, such as "sat-gspo"; got {algorithm["preset"]!r}')
+    table = preset(algorithm["preset"])
     for key, value in own.items():
         before = table.get(key)
         if isinstance(value, dict) and isinstance(before, dict) and value.get("name", before["name"]) == before["name"]:

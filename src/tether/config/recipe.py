@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tether.config.bind import bind, describe, describe_plugin, named, plugin
 from tether.config.overrides import apply, expand
+from tether.config.toml import read_toml
 from tether.core.algorithm import Algorithm
 from tether.errors import ConfigError
 from tether.evals.runner import EvalOptions
@@ -21,6 +22,9 @@ from tether.placement.inline import Inline
 from tether.registry import ENGINES, REPLAYS, RULES, TASKS
 from tether.tasks.task import Task
 
+DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
+"""Devices that a run can use; the arithmetic needs float64, which others lack."""
+MOST_STEPS = 10**9
 TABLES = ("run", "model", "task", "engine", "pipeline", "algorithm", "trainer", "eval", "checkpoint", "placement")
 
 
@@ -40,8 +44,12 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ConfigError(f"run.steps must be at least 1; got {self.steps}")
+        if self.steps > MOST_STEPS:
+            raise ConfigError(f"run.steps must be at most {MOST_STEPS}; got {self.steps}")
         if self.samples < 0 or self.seed < 0:
             raise ConfigError(f"run.samples and run.seed must be >= 0; got {self.samples} and {self.seed}")
+        if not DEVICE.fullmatch(self.device):
+            raise ConfigError(f"run.device must be auto, cpu, cuda or cuda:N; got {self.device!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,16 +126,18 @@ def read(source: str) -> tuple[str, dict[str, Any]]:
     """Name and raw tables of a recipe: one of ours by name, or a TOML file."""
     known = names()
     path = Path(source)
-    if source in known:
-        text = (resources.files("tether.recipes") / f"{source}.toml").read_text(encoding="utf-8")
-    elif path.is_file():
-        text = path.read_text(encoding="utf-8")
-    else:
-        raise ConfigError(f"no recipe {source!r}; there are {', '.join(known)}, or give the path of a TOML file")
     try:
-        return path.stem, tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"recipe {source!r} is not valid TOML: {error}") from error
+        if source in known:
+            content = (resources.files("tether.recipes") / f"{source}.toml").read_bytes()
+        elif path.is_file():
+            content = path.read_bytes()
+        else:
+            there = f"there {'are' if len(known) > 1 else 'is'} {', '.join(known)}"
+            raise ConfigError(f"no recipe {source!r}; {there}, or give the path of a TOML file")
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(f"recipe {source!r} cannot be read: {reason}; give a file that you may read") from error
+    return path.stem, read_toml(content, f"recipe {source!r}")
 
 
 def names() -> tuple[str, ...]:
@@ -141,10 +151,10 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
     if unknown := [key for key in tables if key not in TABLES]:
         raise ConfigError(f"unknown table [{unknown[0]}]; a recipe has {', '.join(TABLES)}")
     get = {table: tables.get(table, {}) for table in TABLES}
-    task = named(get["task"] or {"name": "arithmetic"}, "task")
+    task = named({"name": "arithmetic"} if get["task"] == {} else get["task"], "task")
     engine = named({"kind": "torch", **_table(get["engine"], "engine")}, "engine", "kind")
     bound_engine = plugin(ENGINES, engine, "engine", "kind")
-    raw = _table(get["algorithm"] or {"preset": "sat-gspo"}, "algorithm")
+    raw = _table({"preset": "sat-gspo"} if get["algorithm"] == {} else get["algorithm"], "algorithm")
     algorithm, replay = _algorithm(raw, bound_engine.max_tokens)
     recipe = Recipe(
         name=name,
@@ -159,7 +169,7 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
         eval=bind(EvalOptions, get["eval"], "eval"),
         checkpoint=bind(CheckpointOptions, get["checkpoint"], "checkpoint"),
         placement=_placement(_table(get["placement"], "placement")),
-        preset=str(raw.get("preset") or ""),
+        preset=raw.get("preset") or "",
         replay=replay,
     )
     _check(recipe)
@@ -168,22 +178,28 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
 
 def _algorithm(table: dict[str, Any], max_tokens: int) -> tuple[Algorithm, tuple[str, ...]]:
     table = expand(table)
-    replay = tuple(table.pop("replay", ()))
-    for wanted in replay:
-        REPLAYS.get(str(wanted))
+    replay = _replay(table.pop("replay", []))
     if "aggregation" in table:
         aggregation = named(table["aggregation"], "algorithm.aggregation")
         if aggregation["name"] == "seq-mean-token-sum-norm":
             aggregation["horizon"] = aggregation.get("horizon") or max_tokens
         table["aggregation"] = aggregation
-    return bind(Algorithm, table, "algorithm"), replay
+    return bind(Algorithm, table, "algorithm", beside=("preset", "replay")), replay
+
+
+def _replay(wanted: Any) -> tuple[str, ...]:
+    if not isinstance(wanted, list | tuple) or not all(isinstance(name, str) for name in wanted):
+        raise ConfigError(f"algorithm.replay must be a list of names, [] for none; got {wanted!r}")
+    for name in wanted:
+        REPLAYS.get(name)
+    return tuple(wanted)
 
 
 def _placement(table: dict[str, Any]) -> Inline:
     kind = table.get("kind", "inline")
     if kind != "inline":
         raise ConfigError(f"no placement {kind!r}; there is inline")
-    return bind(Inline, {key: value for key, value in table.items() if key != "kind"}, "placement")
+    return bind(Inline, {key: value for key, value in table.items() if key != "kind"}, "placement", beside=("kind",))
 
 
 def _table(value: Any, where: str) -> dict[str, Any]:

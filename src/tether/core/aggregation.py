@@ -16,6 +16,9 @@ from torch import Tensor
 from tether.core.tokens import TokenBatch, response_length
 from tether.registry import AGGREGATIONS
 
+MOST_HORIZON = 10**9
+"""Longest constant length, in tokens."""
+
 
 class Denominator(NamedTuple):
     """Counts of a whole step, before any mask."""
@@ -127,6 +130,8 @@ class SeqMeanTokenSumNorm:
     def __post_init__(self) -> None:
         if self.horizon < 0:
             raise ValueError(f"horizon of seq-mean-token-sum-norm must be a length >= 1; got {self.horizon}")
+        if self.horizon > MOST_HORIZON:
+            raise ValueError(f"horizon of seq-mean-token-sum-norm must be at most {MOST_HORIZON}; got {self.horizon}")
 
     def __call__(self, tokens: TokenBatch, denominator: Denominator) -> Float[Tensor, "T"]:
         """1 / (S L)."""

@@ -20,6 +20,8 @@ from tether.registry import ADVANTAGES, AGGREGATIONS, CORRECTIONS, KL_PENALTIES,
 
 StandsFor = Literal["behavior", "anchor"]
 """Which policy a proximal is, exactly."""
+MOST_ENTROPY = 1e6
+"""Largest coefficient of the entropy bonus."""
 
 
 @runtime_checkable
@@ -63,6 +65,8 @@ class Algorithm:
         for name in ("proximal", "rule", "aggregation", "advantage", "kl"):
             if isinstance(got := getattr(self, name), str):
                 raise ConfigError(f"Algorithm.{name} takes an object, not the name {got!r}; names belong in recipes")
+        if not 0 <= self.entropy <= MOST_ENTROPY:
+            raise ConfigError(f"algorithm.entropy must lie in 0 .. {MOST_ENTROPY:g} (0 for none); got {self.entropy}")
         check_composition(self)
 
 

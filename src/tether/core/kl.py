@@ -15,6 +15,8 @@ from torch import Tensor
 
 from tether.registry import KL_PENALTIES
 
+MOST_COEFFICIENT = 1e6
+"""Largest factor in the loss."""
 LOW_VAR_LIMIT = 10.0
 """``low_var_kl`` is held within this; beyond it the gradient is zero."""
 
@@ -36,6 +38,8 @@ class KLPenalty(Protocol):
 def _check(name: str, coefficient: float) -> None:
     if not coefficient > 0:
         raise ValueError(f"coefficient of {name} must be > 0; got {coefficient}; leave [algorithm.kl] out for none")
+    if coefficient > MOST_COEFFICIENT:
+        raise ValueError(f"coefficient of {name} must be at most {MOST_COEFFICIENT:g}; got {coefficient}")
 
 
 @KL_PENALTIES.register("k1")

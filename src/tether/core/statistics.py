@@ -61,7 +61,8 @@ class AbsoluteQuantile:
 
     The ``ceil(quantile * N - 1e-9)``-th smallest value (SAT Eq. 3.3, arXiv:2607.18722), exact to the last bit for any
     N. Non-negative float32 numbers sort like their bit patterns, so two rounds of integer counts find it: constant
-    memory, and sums of integers do not depend on order. ``torch.quantile`` interpolates and refuses more than 2^24 elements.
+    memory, and sums of integers do not depend on order. ``torch.quantile`` interpolates and refuses more than 2^24
+    elements.
 
     >>> from tether.core.examples import tokens_of
     >>> tokens, logp = tokens_of(log_ratio=[0, .01, -.02, .03, -.05, .06, -.08, .10, -.15, .18], advantage=[1] * 10)

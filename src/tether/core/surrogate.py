@@ -13,6 +13,8 @@ from torch import Tensor
 from tether.core.rule import Kernel, Surrogate
 from tether.registry import KERNELS
 
+MOST_RADIUS = 1e30
+"""Largest radius above 1, and largest dual clip: as good as none, ratios end at e^20, and float32 still holds it."""
 Bound = float | Tensor
 """An end of the ratio's interval: one for all tokens, or one a token ``[T]``."""
 
@@ -73,8 +75,12 @@ def check_radii(rule: str, low: float, high: float, dual_clip: float | None) -> 
         raise ValueError(f"epsilon_low of {rule} must lie in [0, 1]; got {low}")
     if not (0 <= high < math.inf):
         raise ValueError(f"epsilon_high of {rule} must be finite and >= 0; got {high}")
-    if dual_clip is not None and not (1 < dual_clip < math.inf):
+    if high > MOST_RADIUS:
+        raise ValueError(f"epsilon_high of {rule} must be at most {MOST_RADIUS:g} (0.2 is usual); got {high}")
+    if dual_clip is not None and not dual_clip > 1:
         raise ValueError(f"dual_clip of {rule} must be greater than 1 (3 is usual); got {dual_clip}")
+    if dual_clip is not None and dual_clip > MOST_RADIUS:
+        raise ValueError(f"dual_clip of {rule} must be at most {MOST_RADIUS:g} (3 is usual); got {dual_clip}")
 
 
 def effective_radius(q: float, epsilon: tuple[float, float], kernel: Kernel) -> tuple[float, float]:

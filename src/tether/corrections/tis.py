@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -44,8 +43,8 @@ class TIS:
     keeps_pull_back: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.cap < math.inf:
-            raise ValueError(f"cap of tis must be finite and > 0 (2 is usual); got {self.cap}")
+        if not 0 < self.cap <= 1e6:
+            raise ValueError(f"cap of tis must lie in (0, 1e6] (2 is usual); got {self.cap}")
 
     def __call__(self, log_ratio: Float[Tensor, "T"], tokens: TokenBatch, stats: Statistics) -> Weight:
         """Truncate every token's weight."""

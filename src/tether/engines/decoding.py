@@ -108,10 +108,12 @@ class RowBatch:
         if not wrong.any():
             return
         row, step = np.argwhere(wrong)[0]
+        asked = self._requests[self._rows[row]]
         raise NonFiniteError(
-            f"logits must be finite; request {self._requests[self._rows[row]].id!r} has NaN or infinity at position "
+            f"logits must be finite; request {asked.id!r} has NaN or infinity at position "
             f"{first + step} of its completion, made by version {self._host.versions[first + step]}: "
-            "look at the weights published last, or lower the learning rate"
+            "look at the weights published last, or lower the learning rate",
+            rollout_id=asked.id,
         )
 
     def _compact(self) -> None:

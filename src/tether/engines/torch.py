@@ -52,9 +52,13 @@ class Torch:
             raise ConfigError(f"engine.dtype must be one of {', '.join(_DTYPES)}; got {self.dtype!r}")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise ConfigError(f"engine.temperature must be finite and at least 0 (0 is greedy); got {self.temperature}")
-        for name in ("max_tokens", "max_rows", "yield_every"):
+        if self.temperature and not 1e-6 <= self.temperature <= 1e3:
+            raise ConfigError(f"engine.temperature must be 0 (greedy) or lie in 1e-6 .. 1e3; got {self.temperature}")
+        for name, most in (("max_tokens", 10**7), ("max_rows", 10**6), ("yield_every", 10**7)):
             if (value := getattr(self, name)) < 1:
                 raise ConfigError(f"engine.{name} must be at least 1; got {value}")
+            if value > most:
+                raise ConfigError(f"engine.{name} must be at most {most}; got {value}")
 
     def open(self, source: str, *, store: WeightStore, clock: Clock, device: str) -> TorchEngine:
         """Load the model of ``source``; its weights have version -1 until the first ``load``."""

@@ -33,6 +33,11 @@ class EvalOptions:
         for name in ("every", "prompts", "temperature"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"eval.{name} must be >= 0; got {getattr(self, name)}")
+        for name, most in (("every", 10**9), ("prompts", 10**7)):
+            if getattr(self, name) > most:
+                raise ConfigError(f"eval.{name} must be at most {most}; got {getattr(self, name)}")
+        if self.temperature and not 1e-6 <= self.temperature <= 1e3:
+            raise ConfigError(f"eval.temperature must be 0 (greedy) or lie in 1e-6 .. 1e3; got {self.temperature}")
 
     def due(self, step: int, last: int) -> bool:
         """True if an evaluation follows this step."""

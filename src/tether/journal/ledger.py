@@ -131,4 +131,5 @@ def ledger_line_to_json(line: LedgerLine) -> dict[str, Any]:
 
 def ledger_line_from_json(line: Mapping[str, Any]) -> LedgerLine:
     """The ledger line of an object."""
+    check_fate(line["fate"])
     return LedgerLine(**{name: value for name, value in line.items() if name != "schema"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -18,6 +19,7 @@ from tether.journal.merging import merge
 from tether.journal.schema import (
     CONFIG_FILE,
     EVENTS_FILE,
+    INTERRUPTED,
     LEDGER_FILE,
     MODEL_FOLDER,
     ROLLOUTS_FILE,
@@ -34,12 +36,44 @@ T = TypeVar("T")
 Series = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Where a file could be read no further.
+
+    >>> print(Gap("events.jsonl", line=7, num_after=0))
+    The last line of events.jsonl was cut off, as when a run is killed while it writes; it is left out.
+    >>> print(Gap("events.jsonl", line=7, num_after=2))
+    Line 7 of events.jsonl is not JSON; it and what follows it (2 lines) are left out. Copy the run again from where \
+it was made.
+    """
+
+    file: str
+    line: int
+    """Its first line that is not JSON; lines count from 1."""
+    num_after: int
+    """Lines behind that one, none of which is read."""
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether it is the last line: a run that is killed while it writes leaves a part of one."""
+        return self.num_after == 0
+
+    def __str__(self) -> str:
+        if self.is_torn:
+            return f"The last line of {self.file} was cut off, as when a run is killed while it writes; it is left out."
+        lines = "1 line" if self.num_after == 1 else f"{self.num_after:,} lines"
+        return (
+            f"Line {self.line} of {self.file} is not JSON; it and what follows it ({lines}) are left out. "
+            "Copy the run again from where it was made."
+        )
+
+
 class RunView:
-    """A run directory, read when asked; a torn last line is left out and told in ``is_torn``."""
+    """A run directory, read when asked; a file is read up to its first line that is not JSON, told in ``gaps``."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
-        self._torn: set[str] = set()
+        self._gaps: dict[str, Gap] = {}
         if not self.folder.is_dir():
             raise RunDirectoryError(f"no run directory {self.folder}; give the folder that tether train --out made")
         if not files_in(self.folder):
@@ -61,7 +95,10 @@ class RunView:
                 f"cannot read {path}: {error}; copy the run again from where it was made"
             ) from error
         if not isinstance(config, dict):
-            raise RunDirectoryError(f"cannot read {path}: an object is needed, got {type(config).__name__}")
+            raise RunDirectoryError(
+                f"cannot read {path}: an object is needed, got {type(config).__name__}; "
+                "copy the run again from where it was made"
+            )
         return config
 
     @cached_property
@@ -80,11 +117,16 @@ class RunView:
         return self._read(ROLLOUTS_FILE, sample_from_json)
 
     @property
-    def is_torn(self) -> bool:
-        """Whether the last line of a file was cut off: the run was killed while it wrote."""
+    def gaps(self) -> tuple[Gap, ...]:
+        """What could not be read of the three files, at most one gap each."""
         for _ in (self.events, self.ledger, self.rollouts):
             pass
-        return bool(self._torn)
+        return tuple(self._gaps[name] for name in (EVENTS_FILE, LEDGER_FILE, ROLLOUTS_FILE) if name in self._gaps)
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether the last line of a file was cut off: the run was killed while it wrote."""
+        return any(gap.is_torn for gap in self.gaps)
 
     @property
     def model(self) -> Path | None:
@@ -99,6 +141,12 @@ class RunView:
         if not ends:
             return "unfinished"
         return "finished" if ends[-1] == "finish" else "failed"
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a run counts as failed only because somebody stopped it."""
+        failure = self.last("fail")
+        return self.status == "failed" and failure is not None and failure.note == INTERRUPTED
 
     @property
     def steps(self) -> tuple[Event, ...]:
@@ -167,18 +215,18 @@ class RunView:
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise RunDirectoryError(f"cannot read {path}: {error}") from error
+            raise RunDirectoryError(
+                f"cannot read {path}: {error}; copy the run again from where it was made"
+            ) from error
         if not lines[-1]:
             lines.pop()
         records = []
         for number, line in enumerate(lines, start=1):
             try:
                 obj = json.loads(line)
-            except ValueError as error:
-                if number == len(lines):
-                    self._torn.add(name)
-                    break
-                raise RunDirectoryError(f"line {number} of {path} is not JSON ({error}); copy the run again") from error
+            except (ValueError, RecursionError):
+                self._gaps[name] = Gap(name, number, len(lines) - number)
+                break
             records.append(_parse(obj, parse, f"line {number} of {path}"))
         return tuple(records)
 
@@ -189,5 +237,8 @@ def _parse(obj: Any, parse: Callable[[Mapping[str, Any]], T], where: str) -> T:
         if schema > SCHEMA:
             raise RunDirectoryError(f"{where} has schema {schema}; this tether reads up to {SCHEMA}: upgrade it")
         return parse(obj)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RunDirectoryError(f"{where} is not a line of a run ({type(error).__name__}: {error})") from error
+    except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise RunDirectoryError(
+            f"{where} is not a line of a run ({type(error).__name__}: {error}); "
+            "copy the run again from where it was made"
+        ) from error

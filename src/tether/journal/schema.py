@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ REPORT_FILE: Final = "report.html"
 
 PLAIN_FATES: Final = ("trained", "unused", "in-flight")
 REASONED_FATES: Final = ("filtered", "evicted", "failed")
+INTERRUPTED: Final = "interrupted"
+"""Note of a ``fail`` event where nothing was wrong: somebody stopped the run."""
 MERGES: Final[tuple[str, ...]] = get_args(Merge)
 
 _REASON = re.compile(r"[^\s:][^\n\r]*")
@@ -85,7 +88,11 @@ def event_from_json(line: Mapping[str, Any]) -> Event:
     """The event of a line."""
     metrics = {name: metric_from_json(value) for name, value in line["metrics"].items()}
     return Event(
-        event=line["event"], step=line["step"], version=line["version"], metrics=metrics, note=line.get("note", "")
+        event=_text(line["event"]),
+        step=_whole(line["step"]),
+        version=_whole(line["version"]),
+        metrics=metrics,
+        note=_text(line.get("note", "")),
     )
 
 
@@ -115,18 +122,22 @@ that has no value at this step
     return {"value": value, "merge": metric.merge, "count": count}
 
 
-def metric_from_json(value: float | Mapping[str, Any]) -> Metric:
+def metric_from_json(value: Any) -> Metric:
     """The metric of a number or an object.
 
     >>> metric_from_json(0.25)
     Metric(value=0.25, merge='mean', count=1.0)
     """
-    if isinstance(value, Mapping):
-        inner = value["value"]
-        return Metric(
-            dict(inner) if isinstance(inner, Mapping) else float(inner), value["merge"], float(value["count"])
-        )
-    return Metric(float(value))
+    if not isinstance(value, Mapping):
+        return Metric(check_finite("a metric", value))
+    how, inner = value["merge"], value["value"]
+    if how not in MERGES:
+        raise DataError(f"there is no merge {how!r}; there are {', '.join(MERGES)}")
+    count = check_finite("the count of a metric", value["count"])
+    if isinstance(inner, Mapping):
+        histogram = {label: check_finite(f"a metric at label {label!r}", number) for label, number in inner.items()}
+        return Metric(histogram, how, count)
+    return Metric(check_finite("a metric", inner), how, count)
 
 
 def label_order(label: str) -> tuple[int, float, str]:
@@ -227,20 +238,42 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
 def sample_from_json(line: Mapping[str, Any]) -> Sample:
     """The sample of a line."""
     return Sample(
-        id=line["id"],
-        step=line["step"],
-        prompt=line["prompt"],
-        completion=line["completion"],
-        token_texts=tuple(line["token_texts"]),
-        token_ids=np.array(line["token_ids"], np.int32),
-        logp_behavior=np.array(line["logp_behavior"], np.float32),
-        logp=None if line["logp"] is None else np.array(line["logp"], np.float32),
-        version=np.array(line["version"], np.int32),
-        staleness=np.array(line["staleness"], np.int32),
-        trainable=np.array(line["trainable"], np.bool_),
-        reward=float(line["reward"]),
-        advantage=float(line["advantage"]),
+        id=_text(line["id"]),
+        step=_whole(line["step"]),
+        prompt=_text(line["prompt"]),
+        completion=_text(line["completion"]),
+        token_texts=tuple(_text(text) for text in line["token_texts"]),
+        token_ids=_array(line["token_ids"], np.int32),
+        logp_behavior=_array(line["logp_behavior"], np.float32),
+        logp=None if line["logp"] is None else _array(line["logp"], np.float32),
+        version=_array(line["version"], np.int32),
+        staleness=_array(line["staleness"], np.int32),
+        trainable=_array(line["trainable"], np.bool_),
+        reward=check_finite("the reward", line["reward"]),
+        advantage=check_finite("the advantage", line["advantage"]),
     )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"text is needed, got {value!r}")
+    return value
+
+
+def _whole(value: Any) -> int:
+    """A count of steps or updates, of a size that curves can be drawn over."""
+    return int(np.int32(operator.index(value)))
+
+
+def _array(values: Any, dtype: type[np.generic]) -> NDArray[Any]:
+    """One entry a token; what the type cannot hold is an error, never an infinity."""
+    with np.errstate(over="raise"):
+        array = np.array(values, dtype)
+    if array.ndim != 1:
+        raise DataError(f"one entry a token is needed, got {array.ndim} dimensions")
+    if not np.isfinite(array).all():
+        raise NonFiniteError(f"an entry at token {int(np.argmin(np.isfinite(array)))} is no finite number")
+    return array
 
 
 def _shortest(what: str, values: Sequence[float] | Floats) -> list[float]:

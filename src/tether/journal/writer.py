@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from tether.errors import ConfigError, NonFiniteError, RunDirectoryError
 from tether.journal.ledger import LedgerLine, ledger_line_to_json
@@ -102,40 +103,57 @@ class RunWriter:
 
 
 class _LineFile:
-    """A file that holds whole lines only: one ``write`` a line, cut back when a line did not fit."""
+    """A file that holds whole lines only: one ``write`` a line, cut back when a line did not fit.
+
+    After the first line that it could not take it takes none, and tells the first reason each time.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._length = 0
-        self._broken = ""
+        self._refusal = ""
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except OSError as error:
             raise RunDirectoryError(f"cannot create {path}: {_reason(error)}; choose another folder") from error
+        self._counts_links = os.fstat(self._fd).st_nlink > 0  # some network file systems do not
 
     def append(self, line: bytes) -> None:
-        if self._broken:
-            raise RunDirectoryError(f"{self.path} takes no more lines: an earlier one failed ({self._broken})")
+        if self._refusal:
+            raise RunDirectoryError(self._refusal)
         try:
-            num_written = os.write(self._fd, line)
-            if num_written < len(line):  # a disk that fills up takes a part; ask once more, to learn why
-                num_written += os.write(self._fd, line[num_written:])
-            if num_written < len(line):
-                raise OSError(f"only {num_written} of {len(line)} bytes were taken")
+            is_deleted = self._counts_links and os.fstat(self._fd).st_nlink == 0
+            if not is_deleted:
+                self._write(line)
         except OSError as error:
-            self._broken = _reason(error)
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._length)
-            raise RunDirectoryError(
-                f"cannot write to {self.path}: {self._broken}; the lines before are whole. Make room and start again"
-            ) from error
+            self._refusal = (
+                f"cannot write to {self.path}: {_reason(error)}; the lines before are whole. Make room and start again"
+            )
+            raise RunDirectoryError(self._refusal) from error
+        if is_deleted:
+            self._refusal = (
+                f"a journal stays where it is while its run goes on; {self.path} was deleted, and its lines are lost: "
+                "start again with a new --out"
+            )
+            raise RunDirectoryError(self._refusal)
         self._length += len(line)
+
+    def _write(self, line: bytes) -> None:
+        num_written = os.write(self._fd, line)
+        if num_written < len(line):  # a disk that fills up takes a part; ask once more, to learn why
+            num_written += os.write(self._fd, line[num_written:])
+        if num_written < len(line):
+            raise OSError(f"only {num_written} of {len(line)} bytes were taken")
 
     def sync(self) -> None:
         try:
             os.fsync(self._fd)
         except OSError as error:
-            raise RunDirectoryError(f"cannot bring {self.path} to the disk: {_reason(error)}") from error
+            raise RunDirectoryError(
+                f"cannot bring {self.path} to the disk: {_reason(error)}; make room and start again"
+            ) from error
 
     def close(self) -> None:
         try:
@@ -145,18 +163,47 @@ class _LineFile:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part."""
-    beside = path.with_name(f".{path.name}.partial")
+    """Write a file so that a reader sees the old content or the new, never a part.
+
+    A symbolic link stays, and the file that it points to is written; anything else that is no file is left alone.
+    """
+    target = Path(os.path.realpath(path))
+    _refuse_special(path, target)
+    beside = target.with_name(f".{target.name}.partial")
     try:
-        with beside.open("wb") as file:
+        beside.unlink(missing_ok=True)
+        with beside.open("xb") as file:  # a new file, and never one that a link at its place points to
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        os.replace(beside, target)
     except OSError as error:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         raise RunDirectoryError(f"cannot write {path}: {_reason(error)}; nothing was changed there") from error
+
+
+def _refuse_special(path: Path, target: Path) -> None:
+    """A device, a pipe or a folder would be replaced by a file: refuse it."""
+    try:
+        mode = target.lstat().st_mode
+    except OSError:
+        return  # there is nothing to lose; if something stands in the way, writing says what
+    if not stat.S_ISREG(mode):
+        kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "something else")
+        raise RunDirectoryError(
+            f"only an ordinary file can be replaced; {path} is {kind}: choose the path of a new or an ordinary file"
+        )
+
+
+_KINDS: Final[tuple[tuple[Callable[[int], bool], str], ...]] = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISLNK, "a symbolic link that leads nowhere"),
+)
 
 
 def check_unused(folder: Path) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from tether.errors import ModelError
+from tether.models.finite import check_finite_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -115,6 +116,7 @@ def load_model(source: str, *, dtype: str = "float32", device: str = "cpu") -> L
             f"a model needs an attention KV cache, whose rows can be dropped as completions end; {source!r} "
             f"({type(model).__name__}) keeps a recurrent state instead; take a transformer"
         )
+    check_finite_weights(model.state_dict(), f"model {source!r}")
     pin_experts(model)
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
@@ -156,8 +158,11 @@ def save_model(loaded: LoadedModel, folder: str | Path, *, card: str | None = No
     target = Path(folder).expanduser().absolute()
     if target.exists():
         raise ModelError(f"a model is written to a new folder; {target} exists; choose another, or remove it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise ModelError(f"cannot write the model to {target}: {error}; choose a folder that can be written") from error
     try:
         with _no_progress_bars():
             loaded.model.save_pretrained(beside)
@@ -172,9 +177,12 @@ def save_model(loaded: LoadedModel, folder: str | Path, *, card: str | None = No
         _flush(beside)
         beside.rename(target)
         _flush(target.parent)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
+    except Exception as error:  # safetensors and tokenizers raise classes of their own when a disk is full
+        raise ModelError(
+            f"cannot write the model to {target}: {type(error).__name__}: {error}; make room, or choose another folder"
+        ) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)  # gone already if it was renamed
     return target
 
 

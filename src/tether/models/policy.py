@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tether.core.logprobs import Entropy, sampled_logp
 from tether.core.rule import PolicyTokens
 from tether.errors import ModelError
+from tether.models.finite import check_finite_weights
 from tether.models.loading import LoadedModel
 
 HEAD_TOLERANCE = 1e-3
@@ -70,8 +71,10 @@ class Policy:
         return PolicyTokens(logp, h)
 
     def weights(self) -> dict[str, Tensor]:
-        """Every parameter and buffer by name; live tensors, to be copied by whoever keeps them."""
-        return dict(self.model.state_dict())
+        """Every parameter and buffer by name, refused if not finite; live tensors, copied by whoever keeps them."""
+        weights = dict(self.model.state_dict())
+        check_finite_weights(weights, "the model being trained")
+        return weights
 
 
 def _without_dropout(model: nn.Module) -> None:

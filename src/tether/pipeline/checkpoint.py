@@ -11,6 +11,7 @@ import torch
 
 from tether.errors import ConfigError
 from tether.journal.schema import MODEL_FOLDER
+from tether.models.finite import check_finite_weights
 from tether.models.loading import LoadedModel, save_model
 
 CHECKPOINTS_FOLDER = "checkpoints"
@@ -40,23 +41,26 @@ class Checkpoints:
         """``checkpoints/step-N/`` if one is due; older ones beyond ``keep`` are removed after it is whole."""
         if not self._options.every or step % self._options.every:
             return None
+        return self.save_now(step)
+
+    def save_now(self, step: int) -> Path:
+        """``checkpoints/step-N/``, due or not: also when a run is interrupted."""
         home = self._folder / CHECKPOINTS_FOLDER
-        home.mkdir(exist_ok=True)
         target = home / f"step-{step:06d}"
-        save_model(self._saved(), target)
+        if not target.exists():
+            self._write(target)
         for old in sorted(home.glob("step-*"))[: -self._options.keep]:
             shutil.rmtree(old)
         return target
 
-    def _saved(self) -> LoadedModel:
-        """The model in the dtype it is saved in: itself, or a copy if it is trained in another."""
-        dtype = getattr(torch, self._dtype)
-        if self._loaded.model.dtype == dtype:
-            return self._loaded
-        return replace(self._loaded, model=copy.deepcopy(self._loaded.model).to(dtype))
-
     def save_final(self) -> Path:
         """``model/``."""
-        target = self._folder / MODEL_FOLDER
-        save_model(self._saved(), target)
-        return target
+        return self._write(self._folder / MODEL_FOLDER)
+
+    def _write(self, target: Path) -> Path:
+        """The weights in the dtype they are saved in; refused if they are not finite."""
+        check_finite_weights(self._loaded.model.state_dict(), "the model to be saved")
+        dtype, loaded = getattr(torch, self._dtype), self._loaded
+        if loaded.model.dtype != dtype:
+            loaded = replace(loaded, model=copy.deepcopy(loaded.model).to(dtype))
+        return save_model(loaded, target)

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tether.errors import TetherError
+from tether.errors import RunDirectoryError, TetherError
 from tether.evals.estimators import paired_difference
 from tether.evals.runner import EvalOptions, Evaluation
+from tether.journal.schema import INTERRUPTED
 from tether.journal.writer import RunWriter
+from tether.pipeline.alarms import Alarms
 from tether.pipeline.checkpoint import Checkpoints
+from tether.pipeline.interrupts import undisturbed
 from tether.pipeline.loops import Loops
 from tether.pipeline.packing import Row, Step
 from tether.pipeline.reporting import sample_of, step_metrics
@@ -44,6 +48,7 @@ class Controller:
     observers: tuple[Observer, ...] = ()
     """Told of every event after it is written: the console."""
     _evaluations: list[Evaluation] = field(default_factory=list)
+    _alarms: Alarms = field(default_factory=Alarms)
     _skipped: int = 0
     _step: int = 0
 
@@ -52,10 +57,8 @@ class Controller:
         try:
             await self._run()
         except BaseException as error:
-            self.loops.ledger.close_rest()
             cause = first_cause(error)
-            self._tell(self._event("fail", self._balance(), note=note_of(cause)))
-            self.writer.sync()
+            self._close_stopped(cause)
             if isinstance(error, BaseExceptionGroup):
                 raise cause from None
             raise
@@ -70,9 +73,20 @@ class Controller:
             tasks.create_task(self.loops.pack(), name="pack")
             tasks.create_task(self.loops.train(self.after_step), name="train")
         self.loops.ledger.close_rest()
-        self.checkpoints.save_final()
         self._tell(self._event("finish", {**self._gain(), **self._balance()}))
         self.writer.sync()
+
+    def _close_stopped(self, cause: BaseException) -> None:
+        """Close the books of a run that did not finish; what stopped it is told, not what fails here."""
+        with undisturbed():
+            with suppress(RunDirectoryError):
+                self.loops.ledger.close_rest()
+            with suppress(RunDirectoryError):
+                self._tell(self._event("fail", self._balance(), note=note_of(cause)))
+                self.writer.sync()
+            if not isinstance(cause, Exception) and self._step:  # an interrupt: the weights are worth keeping
+                with suppress(TetherError):
+                    self.checkpoints.save_now(self._step)
 
     async def after_step(self, number: int, step: Step, report: StepReport) -> None:
         """Journal a step; evaluate and save where they are due."""
@@ -88,8 +102,12 @@ class Controller:
         if self.samples and (number == 1 or number % self.samples_every == 0):
             decode = self.loops.judge.decode
             self.writer.rollouts([sample_of(row, number, report, decode) for row in _spread(step, self.samples)])
-        await self._evaluate(number)
+        for message in self._alarms.look(metrics):
+            self._tell(self._event("warn", {}, note=message))
         self.checkpoints.save(number)
+        if number == self.loops.steps:
+            self.checkpoints.save_final()  # before the evaluation, which may be interrupted
+        await self._evaluate(number)
 
     async def _evaluate(self, number: int) -> None:
         if not self.eval_options.due(number, self.loops.steps):
@@ -144,7 +162,7 @@ def note_of(cause: BaseException) -> str:
     if isinstance(cause, Exception):
         return f"{type(cause).__name__}: {cause}"
     reason = str(cause) if isinstance(cause, asyncio.CancelledError) else ""  # a stall says who waits
-    return reason or "interrupted"
+    return reason or INTERRUPTED
 
 
 def _spread(step: Step, count: int) -> list[Row]:

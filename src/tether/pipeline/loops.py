@@ -23,8 +23,8 @@ from tether.pipeline.rollouts import Asked, Judge, Sampling, ask
 from tether.pipeline.schedule import Schedule
 from tether.pipeline.stopwatch import Stopwatch
 from tether.pipeline.trainer import StepReport, Trainer
-from tether.ports import Clock, RolloutEngine
-from tether.records import Group, Prompt
+from tether.ports import Clock, GenerationRequest, RolloutEngine
+from tether.records import Completion, Group, Prompt
 
 AfterStep = Callable[[int, Step, StepReport], Awaitable[None]]
 Dump = Callable[[Sequence[Row], NonFiniteError], NonFiniteError]
@@ -93,7 +93,7 @@ class Loops:
         while left:
             wave = await self._next_wave()
             requests = [request for asked in wave for request in asked.requests]
-            completions = await self.watch.timing("generate", self.engine.generate(requests))
+            completions = await self._generate(requests)
             await self.clock.spend("reward", len(requests))
             for asked in wave:
                 mine, completions = completions[: len(asked.requests)], completions[len(asked.requests) :]
@@ -106,6 +106,7 @@ class Loops:
                 for rollout in group.rollouts:
                     self.ledger.finish(rollout)
                 await self.buffer.finish(group)
+                await asyncio.sleep(0)  # between groups an interrupt may come in
             left -= len(wave)
 
     async def pack(self) -> None:
@@ -140,6 +141,14 @@ class Loops:
                 await self.buffer.settle()
                 await self.watch.timing("publish", self.publisher.publish(self.trainer.updates))
                 await self.buffer.free(self.schedule.lag * self.schedule.prompts_per_step)
+
+    async def _generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        try:
+            return await self.watch.timing("generate", self.engine.generate(requests))
+        except NonFiniteError as error:
+            if error.rollout_id:
+                self.ledger.close(error.rollout_id, "failed:non-finite")
+            raise
 
     async def _next_wave(self) -> list[Asked]:
         """All groups asked for by now, at least one and at most a wave."""

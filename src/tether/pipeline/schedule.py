@@ -8,6 +8,8 @@ from typing import Literal
 from tether.errors import ConfigError
 
 Regime = Literal["sync", "batch-async"]
+MOST = 10**6
+"""Largest lag, and most groups or rollouts at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,9 @@ class Schedule:
         for name in ("prompts_per_step", "group_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"pipeline.{name} must be at least 1; got {getattr(self, name)}")
+        for name in ("prompts_per_step", "group_size", "lag"):
+            if getattr(self, name) > MOST:
+                raise ConfigError(f"pipeline.{name} must be at most {MOST}; got {getattr(self, name)}")
         if self.regime == "sync" and self.lag != 1:
             raise ConfigError(
                 f"pipeline.lag must be 1 in regime 'sync' (every step publishes); got {self.lag}; set pipeline.lag=1, "

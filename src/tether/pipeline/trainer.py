@@ -53,6 +53,10 @@ class TrainerOptions:
         for name, value in {"warmup": self.warmup, "weight_decay": self.weight_decay}.items():
             if not value >= 0:
                 raise ConfigError(f"trainer.{name} must be >= 0; got {value}")
+        largest = {"lr": 1e3, "weight_decay": 1e3, "grad_clip": 1e9, "warmup": 1e9, "token_budget": 1e9}
+        for name, most in largest.items():
+            if getattr(self, name) > most:
+                raise ConfigError(f"trainer.{name} must be at most {most:g}; got {getattr(self, name)}")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"trainer.betas must lie in [0, 1); got {list(self.betas)}")
 

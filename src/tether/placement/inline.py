@@ -20,8 +20,14 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from tether.errors import ConfigError, StalledError
+from tether.placement.termination import Terminated, Termination
 
 T = TypeVar("T")
+
+MOST_COST_S = 1e6
+"""Largest cost of one piece of work, about twelve virtual days."""
+PATIENCE_S = (0.1, 1e9)
+"""Least and most patience of the watchdog; with less it would stop a run that is only starting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +45,8 @@ class Costs:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            if not 0 <= getattr(self, f.name) < float("inf"):
-                raise ConfigError(f"placement.costs.{f.name} must be finite and >= 0; got {getattr(self, f.name)}")
+            if not 0 <= (cost := getattr(self, f.name)) <= MOST_COST_S:
+                raise ConfigError(f"placement.costs.{f.name} must lie in 0 .. {MOST_COST_S:g} seconds; got {cost}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +58,11 @@ class Inline:
     """Real seconds that one piece of work may take before the watchdog stops the run and says where it stands."""
 
     def __post_init__(self) -> None:
-        if not self.hang_after_s > 0:
-            raise ConfigError(f"placement.hang_after_s must be > 0; got {self.hang_after_s}")
+        least, most = PATIENCE_S
+        if not least <= self.hang_after_s <= most:
+            raise ConfigError(
+                f"placement.hang_after_s must lie in {least:g} .. {most:g} seconds; got {self.hang_after_s}"
+            )
 
     def clock(self) -> InlineClock:
         """The run's clock."""
@@ -61,15 +70,21 @@ class Inline:
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end under virtual time."""
-        with Watchdog(self.hang_after_s) as watchdog, asyncio.Runner(loop_factory=lambda: VirtualLoop(watchdog)) as run:
-            loop = run.get_loop()
+        with (
+            Watchdog(self.hang_after_s) as watchdog,
+            Termination() as termination,
+            asyncio.Runner(loop_factory=lambda: VirtualLoop(watchdog)) as runner,
+        ):
+            loop = runner.get_loop()
             assert isinstance(loop, VirtualLoop)
-            loop.main = main
+            loop.main = watched = termination.watch(main)
             try:
-                return run.run(main)
+                return runner.run(watched)
             except asyncio.CancelledError:
                 if loop.stall:
                     raise StalledError(loop.stall) from None
+                if termination.signal is not None:
+                    raise Terminated(termination.signal) from None
                 raise
 
 
@@ -100,6 +115,10 @@ class FreeClock:
         await asyncio.sleep(0)
 
 
+ASKED_AT_MOST_S = 86_400.0
+"""asyncio asks for no longer sleep than a day at a time."""
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time jumps to the next timer instead of passing.
 
@@ -119,14 +138,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Who waited for what when nobody could go on."""
         super().__init__(_VirtualSelector(self, watchdog))
         self._clock_resolution = 1e-9
+        self._scheduled: list[asyncio.TimerHandle]  # asyncio's own heap of timers; the next one is first
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
         return self._virtual_now
 
     def advance(self, seconds: float) -> None:
-        """Let virtual time pass."""
+        """Let virtual time pass; a wait that asyncio cut at a day goes on to its timer."""
         self._virtual_now += seconds
+        if seconds >= ASKED_AT_MOST_S and self._scheduled:
+            self._virtual_now = max(self._virtual_now, self._scheduled[0].when())
         # asyncio calls a timer due if it is before now + resolution; far into a run that sum must not be now itself
         self._clock_resolution = max(self._clock_resolution, 2 * math.ulp(self._virtual_now))
 

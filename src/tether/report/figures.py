@@ -189,7 +189,7 @@ def _curves(panel: Panel, run: RunView, steps: DataRange1d) -> figure | None:
     for curve, name, (x, y) in drawn:
         if curve.band:
             _band(plot, curve, run)
-        data = {"x": x.astype(np.int32), "y": y.astype(np.float32)}
+        data = {"x": x.astype(np.int32), "y": y}
         line = plot.line("x", "y", source=data, color=curve.colour, line_width=1.6, line_dash=curve.dash)
         dots = [plot.scatter("x", "y", source=data, color=curve.colour, size=5)] if len(x) <= FEW_POINTS else []
         label = curve.label if "*" not in curve.metric else name.rpartition("/")[2]

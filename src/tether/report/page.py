@@ -15,7 +15,7 @@ from bokeh.models import DataRange1d
 from bokeh.resources import Resources
 
 from tether.journal import RunView, Sample
-from tether.journal.schema import REPORT_FILE
+from tether.journal.schema import EVENTS_FILE, REPORT_FILE
 from tether.journal.writer import write_whole
 from tether.records import Metrics
 from tether.report.figures import PANELS, draw
@@ -55,7 +55,7 @@ def render(run: RunView) -> str:
     template = Template((files("tether.report") / "page.html").read_text(encoding="utf-8"))
     return template.substitute(
         title=escape(_look_up(run.config, ("recipe", "run.recipe", "run.name")) or run.folder.resolve().name),
-        status=run.status,
+        badge=_badge(run),
         subtitle=_subtitle(run),
         notices="".join(_notices(run)),
         outcome=_outcome(run),
@@ -90,18 +90,37 @@ def _subtitle(run: RunView) -> str:
     return f"{last.step:,} steps, {last.version:,} optimizer updates, {len(run.ledger):,} rollouts in the ledger"
 
 
+def _badge(run: RunView) -> str:
+    """How it ended; a run that somebody stopped did not fail, and of a lost end nothing is claimed."""
+    kind, label = run.status, str(run.status)
+    if run.is_interrupted:
+        kind, label = "unfinished", "interrupted"
+    elif kind == "unfinished" and _end_is_lost(run):
+        label = "end unknown"
+    return f'<span class="badge {kind}">{label}</span>'
+
+
+def _end_is_lost(run: RunView) -> bool:
+    return any(gap.file == EVENTS_FILE and not gap.is_torn for gap in run.gaps)
+
+
 def _notices(run: RunView) -> Iterable[str]:
     failure = run.last("fail")
-    if run.status == "failed" and failure is not None:
+    if run.is_interrupted and failure is not None:
+        yield (
+            f'<div class="notice mild"><strong>This run was interrupted at step {failure.step}.</strong> '
+            "Somebody stopped it; the curves end there.</div>"
+        )
+    elif run.status == "failed" and failure is not None:
         why = escape(failure.note) or "no reason was recorded"
         yield f'<div class="notice"><strong>This run failed at step {failure.step}.</strong> {why}</div>'
-    if run.status == "unfinished":
+    if run.status == "unfinished" and not _end_is_lost(run):
         yield (
             '<div class="notice mild"><strong>This run has not finished.</strong> '
             "It still goes on, or was stopped from outside; the curves end where the journal ends.</div>"
         )
-    if run.is_torn:
-        yield '<div class="notice mild">The last line of the journal was cut off and is left out.</div>'
+    for gap in run.gaps:
+        yield f'<div class="notice{" mild" if gap.is_torn else ""}">{escape(str(gap))}</div>'
 
 
 def _outcome(run: RunView) -> str:
@@ -165,7 +184,13 @@ def _times(run: RunView) -> str:
         f'<td class="num">{seconds:,.1f} s</td></tr>'
         for name, seconds in totals.items()
     ]
-    return f'<table><tr><th>part</th><th></th><th class="num">in all</th></tr>{"".join(rows)}</table>'
+    all_of_these = sum(totals.values())
+    rows.append(f'<tr><td class="soft">all of these</td><td></td><td class="num">{all_of_these:,.1f} s</td></tr>')
+    return (
+        '<p class="soft">Seconds that each part measured while it worked. The wall clock of the run counts loading, '
+        "and the time between the parts, as well.</p>"
+        f'<table><tr><th>part</th><th></th><th class="num">seconds of work</th></tr>{"".join(rows)}</table>'
+    )
 
 
 def _samples(run: RunView) -> str:

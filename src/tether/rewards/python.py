@@ -46,7 +46,7 @@ def _find(path: str) -> Callable[..., Any]:
         raise ConfigError(f"a reward's path is 'package.module:function'; got {path!r}")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever a user's module raises while it is imported
+    except (Exception, SystemExit) as error:  # whatever a user's module raises while it is imported
         raise ConfigError(
             f"reward {path!r}: module {module_name!r} cannot be imported: {type(error).__name__}: {error}; "
             "it must be installed, or its folder must be in PYTHONPATH"

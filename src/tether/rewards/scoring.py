@@ -9,17 +9,21 @@ from tether.errors import RewardError
 from tether.ports import Reward
 from tether.records import Prompt
 
+LARGEST = 1e30
+"""Of a reward's size: beyond it advantages and their gradients leave float32."""
+
 
 def score(reward: Reward, prompt: Prompt, response: str, rollout_id: str) -> float:
     """The reward of a response, as a finite float.
 
     Raises:
-        RewardError: the reward raised (its exception is the cause), or gave something other than a finite number.
+        RewardError: the reward raised or left the program (its exception is the cause), or gave something other than
+            a finite number of at most ``LARGEST`` in size.
     """
     where = f"rollout {rollout_id} of prompt {prompt.id}"
     try:
         value: object = reward(prompt, response)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RewardError(
             f"a reward must give a number for every response; for {where} {_name(reward)} raised "
             f"{type(error).__name__}: {error}; the response was {response!r}"
@@ -27,21 +31,32 @@ def score(reward: Reward, prompt: Prompt, response: str, rollout_id: str) -> flo
     number = _number(value)
     if number is None or not math.isfinite(number):
         raise RewardError(
-            f"a reward must be a finite number; for {where} {_name(reward)} gave {value!r}; "
+            f"a reward must be a finite number; for {where} {_name(reward)} gave {_shown(value)}; "
             f"return 0.0 for a response that cannot be judged; the response was {response!r}"
+        )
+    if abs(number) > LARGEST:
+        raise RewardError(
+            f"a reward must lie within +-{LARGEST:g}; for {where} {_name(reward)} gave {number!r}; "
+            f"scale it, 0 to 1 is usual; the response was {response!r}"
         )
     return number
 
 
 def _number(value: object) -> float | None:
     """A float, from anything that is a single real number (also of numpy or torch); None from anything else."""
-    item = getattr(value, "item", None)
-    if callable(item):
-        try:
-            value = item()
-        except (ValueError, RuntimeError):  # more than one element
-            return None
-    return float(value) if isinstance(value, numbers.Real) else None
+    try:
+        item = getattr(value, "item", None)
+        value = item() if callable(item) else value
+        return float(value) if isinstance(value, numbers.Real) else None
+    except Exception:  # more than one element, too large for a float, or whatever a user's object raises
+        return None
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:  # an int of thousands of digits, or a user's object
+        return f"a {type(value).__name__} that cannot be shown"
 
 
 def _name(reward: object) -> str:

@@ -13,6 +13,7 @@ from tether.tasks.task import Problem, Split
 
 _HELDOUT_SHARE = 8  # one text in so many is held out
 _EXAM_SEED = 20_000  # far from the seeds of runs, so that an exam is not what a run is evaluated on
+_MOST_OPERATIONS = 1000
 _FEWEST_PROBLEMS = 100  # below it a split may hold nothing at all
 
 
@@ -54,6 +55,8 @@ class Arithmetic:
                 f"a chain needs 1 <= min_operations <= max_operations; got {self.min_operations} and "
                 f"{self.max_operations}"
             )
+        if self.max_operations > _MOST_OPERATIONS:
+            raise ConfigError(f"max_operations must be at most {_MOST_OPERATIONS}; got {self.max_operations}")
         if not self.operators or set(self.operators) - set("+-*") or len(set(self.operators)) != len(self.operators):
             raise ConfigError(f"operators must be some of '+-*', each once; got {self.operators!r}")
         if self.num_problems < _FEWEST_PROBLEMS:

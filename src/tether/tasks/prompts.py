@@ -32,6 +32,11 @@ class PromptSource:
     def __init__(
         self, task: tuple[str, Task], encoder: Encoder, *, eos_ids: Sequence[int], room: int, split: Split, seed: int
     ) -> None:
+        if room < 1:
+            raise DataError(
+                f"engine.max_tokens leaves {room} tokens of the model's context to the prompt; it must leave at least "
+                "1: lower it, or use a model with a longer context"
+            )
         self._name, self._task = task
         self._encoder = encoder
         self._eos = frozenset(eos_ids)
