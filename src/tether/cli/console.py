@@ -18,6 +18,8 @@ from rich.text import Text
 
 from tether.records import Event, Metrics
 
+SHARES = (("gen", "generate"), ("train", "train"), ("eval", "eval"))
+"""Kinds of work whose share of the time so far is shown."""
 PIPED_WIDTH = 160
 """Columns when the output is piped."""
 LINES = 40
@@ -64,6 +66,7 @@ class TrainingConsole:
         self._is_live = self._console.is_terminal
         self._began = time.monotonic()
         self._first_step = 0.0
+        self._tokens = 0.0
         self._accuracy = ""
         self._seconds: dict[str, float] = {}
         self._newly_cut_steps = 0
@@ -148,20 +151,25 @@ class TrainingConsole:
             if name.startswith("time/") and name != "time/virtual_s" and not isinstance(metric.value, Mapping):
                 what = name.removeprefix("time/").removesuffix("_s")
                 self._seconds[what] = self._seconds.get(what, 0.0) + metric.value
-        line = self._line(event)
-        if self._is_live:
-            self._progress.update(self._task, completed=event.step, text=line)
+        staleness = metrics.get("staleness/mean")
+        self._tokens += staleness.count if staleness is not None else 0.0
+        if not self._first_step:
+            self._first_step = time.monotonic()
+        eta = self._eta(event.step)
+        if self._is_live:  # what fits into a narrow window; the printed lines have the rest
+            short = f"{eta}  reward {_number(metrics, 'reward/mean'):.2f}  acc {self._accuracy or '-'}"
+            self._progress.update(self._task, completed=event.step, text=short)
         if event.step == 1 or event.step % self._every == 0:
-            self._console.print(f"step {event.step:>5}  {line}", soft_wrap=True)
+            self._console.print(f"step {event.step:>5}  {self._line(event)}  {eta}", soft_wrap=True)
+
+    def _eta(self, step: int) -> str:
+        elapsed, done = time.monotonic() - self._first_step, step - 1
+        return f"eta {elapsed / done * (self._total - step):.0f} s" if done else "eta ?"
 
     def _line(self, event: Event) -> str:
         m = event.metrics
         if event.event == "skip":
             return "no trainable token: no update"
-        if not self._first_step:
-            self._first_step = time.monotonic()
-        elapsed, done = time.monotonic() - self._first_step, event.step - 1
-        eta = f"{elapsed / done * (self._total - event.step):.0f} s" if done else "?"
         parts = [
             f"reward {_number(m, 'reward/mean'):.2f}",
             f"acc {self._accuracy or '-'}",
@@ -173,15 +181,9 @@ class TrainingConsole:
                 f"q {_number(m, 'sat/q'):.4f} radius -{_number(m, 'sat/effective_radius_low'):.3f}"
                 f"/+{_number(m, 'sat/effective_radius_high'):.3f} cut {_number(m, 'sat/newly_cut_fraction'):.1%}"
             )
-        parts += [f"{_number(m, 'throughput/tokens_per_s'):.0f} tok/s", self._split(m), f"eta {eta}"]
-        return "  ".join(parts)
-
-    def _split(self, metrics: Metrics) -> str:
-        """Share of the real time so far spent generating and training."""
         total = sum(self._seconds.values()) or 1.0
-        return (
-            f"gen {self._seconds.get('generate', 0.0) / total:.0%} train {self._seconds.get('train', 0.0) / total:.0%}"
-        )
+        shares = [f"{what} {self._seconds.get(name, 0.0) / total:.0%}" for what, name in SHARES]
+        return "  ".join([*parts, f"{self._tokens / total:.0f} tok/s", " ".join(shares)])
 
 
 def _number(metrics: Metrics, name: str) -> float:

@@ -18,7 +18,7 @@ hidden size 64, top-2 of 8 experts, tied embeddings, float32, one token a charac
 `tether-rl` and is made by `tether warmup`.
 
 It knows one thing: chains of arithmetic modulo 7, evaluated strictly from left to right, with every running value
-written out. `4+3*5-2=` is answered by `0,0,5` and the end-of-sequence token.
+written out. `2+5+4-2*3=` is answered by `0,4,2,6` and the end-of-sequence token.
 
 It is meant to err. Its demonstrations came from a pupil who is unsure of 35 % of the operation table: there the
 right value is written with probability 0.4, and one wrong value, always the same, otherwise. So the model writes

@@ -1,0 +1,103 @@
+"""What a whole-step statistic costs: one forward without gradient, against the forward and backward of the same step.
+
+Prints the ratio for a step of one micro-batch (where the step's own forward serves) and of several, and the time of the
+exact quantile against ``torch.quantile`` and ``kthvalue`` on the same numbers.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+
+import torch
+
+from tether.config.recipe import load
+from tether.core.examples import tokens_of
+from tether.core.statistics import AbsoluteQuantile, measure
+from tether.models.loading import load_model
+from tether.models.policy import Policy
+from tether.pipeline.packing import pack
+from tether.pipeline.rollouts import Judge, Sampling, ask
+from tether.pipeline.trainer import Trainer
+from tether.placement.inline import FreeClock, Inline
+from tether.registry import ENGINES, REWARDS
+from tether.tasks.prompts import PromptSource
+from tether.weights.memory import MemoryStore
+
+ROUNDS = 7
+
+
+def median_seconds(work: Callable[[], object], rounds: int = ROUNDS) -> float:
+    work()
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def step_times() -> None:
+    recipe = load("quickstart")
+    loaded = load_model("tiny-moe")
+    store = MemoryStore("bfloat16")
+    engine = ENGINES.build("torch").open("tiny-moe", store=store, clock=FreeClock(), device="cpu")
+    source = PromptSource(
+        ("arithmetic", recipe.task), loaded.tokenizer, eos_ids=loaded.eos_ids, room=256, split="train", seed=0
+    )
+    asked = [ask(i, source(i), Sampling(seed=0, group_size=8, temperature=1.0, max_tokens=32), 0.0) for i in range(8)]
+    judge = Judge(REWARDS.build("exact"), loaded.tokenizer.decode, frozenset(loaded.eos_ids))
+
+    async def sample() -> list:  # type: ignore[type-arg]
+        await engine.load(store.publish(0, loaded.model.state_dict()))
+        return await engine.generate([request for one in asked for request in one.requests])
+
+    completions = Inline().run(sample())
+    groups = [judge.group(one, completions[8 * i : 8 * i + 8], 0.0) for i, one in enumerate(asked)]
+    for budget in (16384, 512):
+        step = pack(groups, recipe.algorithm.advantage, token_budget=budget, pad_id=loaded.pad_id, device="cpu")
+        seconds = {}
+        for measured in ("step", "micro-batch"):
+            trainer = Trainer(
+                Policy(load_model("tiny-moe")),
+                replace(recipe.algorithm, measure=measured),
+                replace(recipe.trainer, lr=1e-9),
+                reference=None,
+                temperature=1.0,
+                limits=(1000, 1000),
+            )
+            seconds[measured] = median_seconds(lambda trainer=trainer, step=step: trainer.step(step))  # type: ignore[misc]
+        print(
+            f"{len(step.micro_batches):2d} micro-batches of {step.denominator.num_tokens} tokens: scope step "
+            f"{seconds['step'] * 1e3:.0f} ms, scope micro-batch {seconds['micro-batch'] * 1e3:.0f} ms, "
+            f"ratio {seconds['step'] / seconds['micro-batch']:.2f}"
+        )
+
+
+def quantile_times(size: int = 4_000_000) -> None:
+    tokens, d = tokens_of(log_ratio=[0.0], advantage=[0.0])
+    d = torch.randn(size) * 0.05
+    many = type(tokens)(
+        **{
+            name: torch.zeros(size, dtype=getattr(tokens, name).dtype)
+            for name in ("logp_behavior", "logp_proximal", "advantage", "sequence", "group", "staleness")
+        },
+        trainable=torch.ones(size, dtype=torch.bool),
+    )
+    ours = median_seconds(lambda: measure([(d, many)], [AbsoluteQuantile(0.9)]), 3)
+    peer = median_seconds(lambda: torch.quantile(d.abs(), 0.9, interpolation="higher"), 3)
+    kth = median_seconds(lambda: d.abs().kthvalue(int(0.9 * size)), 3)
+    print(
+        f"quantile of {size:,} tokens: histogram {ours * 1e3:.0f} ms, torch.quantile {peer * 1e3:.0f} ms "
+        f"(ratio {ours / peer:.2f}), kthvalue {kth * 1e3:.0f} ms (ratio {ours / kth:.2f})"
+    )
+
+
+if __name__ == "__main__":
+    print(f"{date.today()}, {platform.processor() or platform.machine()}, {torch.get_num_threads()} torch threads")
+    step_times()
+    quantile_times()
