@@ -76,6 +76,35 @@ class RolloutEngine(Protocol):
 
 
 @runtime_checkable
+class EngineOptions(Protocol):
+    """The ``[engine]`` table, bound: what every kind of engine can be asked, and how to open one."""
+
+    @property
+    def dtype(self) -> str:
+        """Of its weights, hence of what is published to it."""
+        ...
+
+    @property
+    def temperature(self) -> float:
+        """Of the sampling."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of a completion."""
+        ...
+
+    @property
+    def max_rows(self) -> int:
+        """Completions that it decodes together."""
+        ...
+
+    def open(self, source: str, *, store: WeightStore, clock: Clock, device: str) -> RolloutEngine:
+        """An engine with a model's shape; it loads weights from the store."""
+        ...
+
+
+@runtime_checkable
 class WeightStore(Protocol):
     """Where versions travel; a version is whole or absent."""
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tether.cli.console import print_recipe
-from tether.config.build import reward_of
 from tether.config.evaluate import EvaluationSettings
 from tether.config.overrides import parse
+from tether.config.parts import reward_of
 from tether.config.recipe import load
 from tether.errors import ConfigError, UnknownNameError
 

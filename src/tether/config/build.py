@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from tether.config.bind import plugin
+from tether.config.parts import correct_by, device_of, evaluation_set, judge_of, prompts_of, reward_of
 from tether.config.recipe import Recipe
-from tether.engines.torch import Torch
-from tether.errors import ConfigError
-from tether.evals.runner import Evaluation, Evaluator, IsCorrect
+from tether.evals.runner import Evaluation, Evaluator
 from tether.journal.ledger import Ledger
 from tether.journal.writer import RunWriter, check_unused
 from tether.models.loading import LoadedModel, load_model, resolve_source
@@ -23,86 +20,18 @@ from tether.pipeline.controller import Controller, Observer
 from tether.pipeline.loops import Loops, Packing
 from tether.pipeline.nonfinite import dump
 from tether.pipeline.publisher import Publisher
-from tether.pipeline.rollouts import Judge, Sampling, seed_of
+from tether.pipeline.rollouts import Sampling
 from tether.pipeline.stopwatch import Stopwatch
 from tether.pipeline.trainer import Trainer
 from tether.placement.inline import FreeClock
-from tether.ports import GenerationRequest, Reward
-from tether.records import Completion, Prompt
 from tether.registry import REWARDS
 from tether.report.page import write_report
-from tether.tasks.prompts import PromptSource
-from tether.tasks.task import Split, Task
 from tether.weights.memory import MemoryStore
 
 FIRST_PROMPTS = 256
 """Prompts that are encoded and measured before anything else."""
 NUM_SAMPLINGS = 20
 """About how often samples are stored in a run."""
-
-
-def device_of(asked: str) -> str:
-    """The device a run uses; refuses one that is not there."""
-    if asked == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(1, device=asked)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"run.device {asked!r} is not usable: {str(error).splitlines()[0]}; use auto or cpu"
-        ) from error
-    return asked
-
-
-def reward_of(name: str) -> Reward:
-    """A reward by registered name, or a callable by ``package.module:function``."""
-    if name == "python":
-        raise ConfigError("task.reward = 'python' does not say which function; give its place, package.module:function")
-    table = {"name": "python", "path": name} if ":" in name else {"name": name}
-    reward: Reward = plugin(REWARDS, table, "task.reward")
-    return reward
-
-
-def judge_of(loaded: LoadedModel, reward: Reward) -> Judge:
-    """Decoding and scoring with a model's tokenizer."""
-
-    def decode(ids: Sequence[int]) -> str:
-        return str(loaded.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    return Judge(reward, decode, frozenset(loaded.eos_ids))
-
-
-def prompts_of(task: tuple[str, Task], loaded: LoadedModel, max_tokens: int, split: Split, seed: int) -> PromptSource:
-    """A split's prompts, encoded with a model's tokenizer."""
-    room = loaded.context - max_tokens
-    return PromptSource(task, loaded.tokenizer, eos_ids=loaded.eos_ids, room=room, split=split, seed=seed)
-
-
-def evaluation_set(
-    source: PromptSource, count: int, *, seed: int, temperature: float, max_tokens: int
-) -> tuple[list[Prompt], list[GenerationRequest]]:
-    """The first ``count`` prompts of a source, each with a request of its own seed."""
-    prompts = [source(index) for index in range(count)]
-    requests = [
-        GenerationRequest(
-            id=prompt.id,
-            prompt_ids=prompt.token_ids,
-            seed=seed_of(seed, -1, index),
-            max_tokens=max_tokens,
-            temperature=temperature,
-        )
-        for index, prompt in enumerate(prompts)
-    ]
-    return prompts, requests
-
-
-def correct_by(judge: Judge) -> IsCorrect:
-    """The accuracy's criterion: the exact reward is 1, whatever the run is trained on."""
-
-    def is_correct(request: GenerationRequest, prompt: Prompt, completion: Completion) -> bool:
-        return judge.rollout(request, prompt, completion)[1] >= 1.0
-
-    return is_correct
 
 
 def check(recipe: Recipe, out: Path | None = None) -> None:
@@ -147,7 +76,7 @@ def build(recipe: Recipe, out: Path, observers: tuple[Observer, ...] = ()) -> Co
         prompts(index)  # one that cannot fit is refused now
     trainer = _trainer(recipe, loaded, device)
     clock, watch = recipe.placement.clock(), Stopwatch()
-    engine_options: Torch = recipe.engine
+    engine_options = recipe.engine
     store = MemoryStore(engine_options.dtype)
     engine = engine_options.open(recipe.model.path, store=store, clock=clock, device=device)
     evaluate = _evaluator(recipe, loaded, trainer, device)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tether.config.bind import plugin
-from tether.config.build import correct_by, device_of, evaluation_set, judge_of, prompts_of
 from tether.config.overrides import parse
+from tether.config.parts import correct_by, device_of, evaluation_set, judge_of, prompts_of
 from tether.engines.torch import Torch
 from tether.errors import ConfigError, ModelError
 from tether.evals.runner import EvalOptions, Evaluator

@@ -19,6 +19,7 @@ from tether.pipeline.checkpoint import CheckpointOptions
 from tether.pipeline.schedule import Schedule
 from tether.pipeline.trainer import TrainerOptions
 from tether.placement.inline import Inline
+from tether.ports import EngineOptions
 from tether.registry import ENGINES, REPLAYS, RULES, TASKS
 from tether.tasks.task import Task
 
@@ -73,8 +74,8 @@ class Recipe:
     model: ModelOptions
     task_name: str
     task: Task
-    engine: Any
-    """The engine's options; a plug-in of the engines' room."""
+    engine: EngineOptions
+    """A plug-in of the engines' room."""
     pipeline: Schedule
     algorithm: Algorithm
     trainer: TrainerOptions

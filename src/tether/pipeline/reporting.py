@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import torch
 
 from tether.core.advantage import is_flat
 from tether.journal.schema import Sample
@@ -15,8 +16,6 @@ from tether.records import Metric, Metrics
 
 def step_metrics(step: Step, report: StepReport, seconds: Mapping[str, float], now_s: float) -> Metrics:
     """Everything a ``step`` event says; what depends on real time lies under ``time/`` and ``throughput/``."""
-    import torch
-
     rollouts = [rollout for group in step.groups for rollout in group.rollouts]
     n = float(len(rollouts))
     lengths = [len(rollout.completion) for rollout in rollouts]
