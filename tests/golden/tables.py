@@ -49,7 +49,7 @@ def label(row: Row) -> str:
     return str(next(iter(row.values())))
 
 
-def close(got: Tensor | float | Sequence[float], wanted: Any) -> None:
+def assert_close(got: Tensor | float | Sequence[float], wanted: Any) -> None:
     """Float32 tolerance of the worked numbers: 1e-5 relative, 1e-7 absolute."""
     torch.testing.assert_close(
         torch.as_tensor(got, dtype=torch.float64).detach(),

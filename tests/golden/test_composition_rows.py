@@ -17,7 +17,7 @@ from tether.proximal.rollout import RolloutProximal
 from tether.rules.ppo import PPO
 from tether.rules.sat import SAT
 
-from .tables import close, inputs, loss_and_gradient, recipe, rows, tokens_with
+from .tables import assert_close, inputs, loss_and_gradient, recipe, rows, tokens_with
 
 NAME = "composition, mu=.5 mutilde=.52 pi=.6 A=1"
 GIVEN = inputs(NAME)
@@ -50,20 +50,20 @@ def test_every_recipe_is_tested_or_listed_as_pending():
 
 def test_ppo_on_the_total_edge():
     tokens, logp = token("behavior")
-    close(loss_and_gradient(tokens, logp, recipe(PPO()))[0].loss, LOSS["E edge, PPO"])
+    assert_close(loss_and_gradient(tokens, logp, recipe(PPO()))[0].loss, LOSS["E edge, PPO"])
 
 
 def test_ppo_on_the_update_edge_times_tis():
     tokens, logp = token("old")
     algorithm = recipe(PPO(), corrections=(TIS(cap=GIVEN["tis_cap"]),))
-    close(loss_and_gradient(tokens, logp, algorithm)[0].loss, LOSS["U edge x TIS(B)"])
+    assert_close(loss_and_gradient(tokens, logp, algorithm)[0].loss, LOSS["U edge x TIS(B)"])
 
 
 def test_ppo_on_the_total_edge_times_tis_is_refused_before_it_gives_the_wrong_number():
     with pytest.raises(ConfigError, match="second correction of the same thing"):
         recipe(PPO(), corrections=(TIS(),), proximal=RolloutProximal())
     mu, old, pi = (math.log(GIVEN[name]) for name in ("mu", "mutilde", "pi"))
-    close(-math.exp(old - mu) * min(math.exp(pi - mu), 1.2), LOSS["WRONG: E edge x TIS(B)"])
+    assert_close(-math.exp(old - mu) * min(math.exp(pi - mu), 1.2), LOSS["WRONG: E edge x TIS(B)"])
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_sat_with_its_worked_contraction(row, proximal, corrections):
     algorithm = recipe(SAT(), corrections=corrections)
     stats = {"clipped": Statistics({AbsoluteQuantile(0.9): q}), "weight": Statistics({})}
     leaf = torch.tensor(logp, requires_grad=True)
-    close(policy_loss(PolicyTokens(leaf), tokens, algorithm, stats, Denominator(1, 1)).loss, LOSS[row])
+    assert_close(policy_loss(PolicyTokens(leaf), tokens, algorithm, stats, Denominator(1, 1)).loss, LOSS[row])

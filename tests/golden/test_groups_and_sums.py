@@ -21,7 +21,7 @@ from tether.core.aggregation import (
 from tether.core.kl import K1, K2, K3, LowVarKL
 from tether.rules.ppo import PPO
 
-from .tables import Given, close, inputs, label, log, loss_and_gradient, recipe, rows, tokens_with
+from .tables import Given, assert_close, inputs, label, log, loss_and_gradient, recipe, rows, tokens_with
 
 # --- advantages ------------------------------------------------------------------------------------------------------
 
@@ -43,9 +43,9 @@ def test_group_advantages(row):
         else:
             torch.testing.assert_close(got, torch.tensor(row[column], dtype=torch.float64), rtol=1e-6, atol=1e-9)
     if len(rewards) > 1:
-        close(rewards.mean(), row["mean"])
-        close(rewards.std(correction=1), row["std ddof=1"])
-        close(rewards.std(correction=0), row["std ddof=0"])
+        assert_close(rewards.mean(), row["mean"])
+        assert_close(rewards.std(correction=1), row["std ddof=1"])
+        assert_close(rewards.std(correction=0), row["std ddof=0"])
 
 
 # --- aggregation: on-policy with A = -x, the loss of a token under PPO is x -------------------------------------------
@@ -76,7 +76,7 @@ def test_aggregations():
     }
     assert set(ways) == set(row)
     for column, aggregation in ways.items():
-        close(aggregated(given["losses"], aggregation), row[column])
+        assert_close(aggregated(given["losses"], aggregation), row[column])
 
 
 def test_a_mask_leaves_the_denominator_alone():
@@ -85,11 +85,11 @@ def test_a_mask_leaves_the_denominator_alone():
     given = inputs(name)
     mask = Given(tuple(float(x) for part in given["filter"] for x in part), is_mask=True)
     losses, survivors = given["losses"], Denominator(num_tokens=3, num_sequences=2)
-    close(aggregated(losses, TokenMean(), corrections=(mask,)), row["token-mean, denominator = response mask"])
-    close(aggregated(losses, SeqMeanTokenMean(), corrections=(mask,)), row["seq-mean-token-mean, resp. mask"])
+    assert_close(aggregated(losses, TokenMean(), corrections=(mask,)), row["token-mean, denominator = response mask"])
+    assert_close(aggregated(losses, SeqMeanTokenMean(), corrections=(mask,)), row["seq-mean-token-mean, resp. mask"])
     # what a caller who counted survivors would get: a higher learning rate the more it masks
     shrunk = aggregated(losses, TokenMean(), corrections=(mask,), denominator=survivors)
-    close(shrunk, row["token-mean, denominator = kept tokens"])
+    assert_close(shrunk, row["token-mean, denominator = kept tokens"])
 
 
 def test_micro_batches_share_the_steps_denominator():
@@ -97,9 +97,9 @@ def test_micro_batches_share_the_steps_denominator():
     losses = inputs("micro-batch split [1,2,3] and [10]")["losses"]
     step = Denominator(num_tokens=4, num_sequences=2)
     shares = [aggregated([part], TokenMean(), denominator=step) for part in losses]
-    close(sum(shares), row["sum/global tokens (right)"])
+    assert_close(sum(shares), row["sum/global tokens (right)"])
     own = [aggregated([part], TokenMean()) for part in losses]
-    close(sum(own) / len(own), row["mean of micro token-means (wrong)"])
+    assert_close(sum(own) / len(own), row["mean of micro token-means (wrong)"])
 
 
 # --- KL --------------------------------------------------------------------------------------------------------------
@@ -111,23 +111,23 @@ def test_kl_estimators_and_their_gradients(row):
     columns = {"k1": K1(), "k2": K2(), "k3": K3(), "low_var_kl (clamped 10)": LowVarKL()}
     for column, estimator in columns.items():
         value = estimator(delta)
-        close(value, [row[column]])
+        assert_close(value, [row[column]])
         if f"d{column}/dlogp" in row:
             (slope,) = torch.autograd.grad(value.sum(), delta)
-            close(slope, [row[f"d{column}/dlogp"]])
-    close(delta.abs(), [row["abs"]])
+            assert_close(slope, [row[f"d{column}/dlogp"]])
+    assert_close(delta.abs(), [row["abs"]])
 
 
 @pytest.mark.parametrize("row", rows("exact expectations"), ids=lambda row: str(row["pi"]))
 def test_expectations_over_the_whole_distribution(row):
     pi, ref = (torch.tensor(row[name], dtype=torch.float64) for name in ("pi", "ref"))
     delta = pi.log() - ref.log()
-    close((pi * delta).sum(), row["KL(pi,ref)"])
+    assert_close((pi * delta).sum(), row["KL(pi,ref)"])
     for column, estimator in {"E k1": K1(), "E k2": K2(), "E k3": K3()}.items():
-        close((pi * estimator(delta)).sum(), row[column])
-    close(tv_of_samples(row["pi"], row["ref"], sampled="ref"), row["TV"])
-    close(tv_of_samples(row["pi"], row["ref"], sampled="ref"), row[".5 E_ref abs(r-1)"])
-    close(tv_of_samples(row["pi"], row["ref"], sampled="pi"), row[".5 E_pi abs(r-1) (wrong measure)"])
+        assert_close((pi * estimator(delta)).sum(), row[column])
+    assert_close(tv_of_samples(row["pi"], row["ref"], sampled="ref"), row["TV"])
+    assert_close(tv_of_samples(row["pi"], row["ref"], sampled="ref"), row[".5 E_ref abs(r-1)"])
+    assert_close(tv_of_samples(row["pi"], row["ref"], sampled="pi"), row[".5 E_pi abs(r-1) (wrong measure)"])
 
 
 def tv_of_samples(pi: list[float], ref: list[float], *, sampled: str) -> float:
@@ -172,7 +172,7 @@ def test_mismatch_is_a_token_mean():
     d = [x for n, x in zip(row["lengths"], row["abs(d) of every token"], strict=True) for _ in range(n)]
     ids = [b for b, n in enumerate(row["lengths"]) for _ in range(n)]
     tokens = tokens_with(behavior=[0.0] * len(d), advantage=[0.0] * len(d), sequence=ids)
-    close(measures.mismatch([(torch.tensor(d), tokens)])["mismatch/abs_mean"].value, row["token mean"])
+    assert_close(measures.mismatch([(torch.tensor(d), tokens)])["mismatch/abs_mean"].value, row["token mean"])
 
 
 @pytest.mark.parametrize("row", rows("VCPO ESS"), ids=lambda row: str(row["w"]))
@@ -181,8 +181,8 @@ def test_effective_sample_size(row):
     d = [math.log(w) if w else -30.0 for w in row["w"]]
     tokens = tokens_with(behavior=[0.0] * len(d), advantage=[0.0] * len(d))
     got = measures.mismatch([(torch.tensor(d), tokens)])["mismatch/ess"].value
-    close(got, row["rho_ess"])
-    close(got * len(d), row["ESS"])
+    assert_close(got, row["rho_ess"])
+    assert_close(got * len(d), row["ESS"])
 
 
 @pytest.mark.parametrize("row", rows("version bookkeeping"), ids=label)
@@ -191,7 +191,7 @@ def test_staleness_counts_updates_since_the_tokens_version(row):
     assert stale.tolist() == row["staleness N"]
     tokens = tokens_with(behavior=[0.0] * len(stale), advantage=[0.0] * len(stale))
     got = measures.staleness([dataclasses.replace(tokens, staleness=stale)])
-    close(got["staleness/mean"].value, row["mean staleness"])
+    assert_close(got["staleness/mean"].value, row["mean staleness"])
     assert got["staleness/max"].value == max(row["staleness N"])
     histogram = {str(n): float(row["staleness N"].count(n)) for n in set(row["staleness N"])}
     assert got["staleness/histogram"].value == histogram

@@ -10,7 +10,7 @@ from tether.core.statistics import Statistics
 from tether.corrections.tis import TIS
 from tether.rules.ppo import PPO
 
-from .tables import close, inputs, log, loss_and_gradient, one_by_one, recipe, rows, tokens_with
+from .tables import assert_close, inputs, log, loss_and_gradient, one_by_one, recipe, rows, tokens_with
 
 TOKENS = rows("per-token inputs")
 LOSS = rows("per-token loss")
@@ -47,16 +47,16 @@ def test_every_column_is_tested_or_listed_as_pending():
 def test_ratios_of_every_edge():
     tokens, logp = triangle("mutilde")
     for edge, column in (("total", "r=pi/mu"), ("clipped", "u=pi/mutilde"), ("weight", "b=mutilde/mu")):
-        close(edge_log_ratio(edge, logp, tokens, "token").exp(), [row[column] for row in TOKENS])
-    close(edge_log_ratio("total", logp, tokens, "token"), [row["d"] for row in TOKENS])
+        assert_close(edge_log_ratio(edge, logp, tokens, "token").exp(), [row[column] for row in TOKENS])
+    assert_close(edge_log_ratio("total", logp, tokens, "token"), [row["d"] for row in TOKENS])
 
 
 @pytest.mark.parametrize("column", RECIPES)
 def test_loss_and_gradient_of_a_rule(column):
     algorithm, proximal = RECIPES[column]
     loss, gradient = one_by_one(*triangle(proximal), algorithm)
-    close(loss, [row[column] for row in LOSS])
-    close(gradient, [row[column] for row in GRADIENT])
+    assert_close(loss, [row[column] for row in LOSS])
+    assert_close(gradient, [row[column] for row in GRADIENT])
 
 
 def test_tis_against_an_anchor_that_is_the_current_policy_is_truncated_reinforce():
@@ -64,8 +64,10 @@ def test_tis_against_an_anchor_that_is_the_current_policy_is_truncated_reinforce
     algorithm = recipe(PPO(), corrections=(TIS(cap=inputs("per-token loss")["tis2_reinforce"]["C"]),))
     tokens, logp = triangle("pi")
     loss, gradient = one_by_one(tokens, logp, algorithm)
-    close(gradient, [row["tis2_reinforce"] for row in GRADIENT])
-    close(loss * logp, [row["tis2_reinforce"] for row in LOSS])  # the column writes -w A log pi, ours is -w A r, r = 1
+    assert_close(gradient, [row["tis2_reinforce"] for row in GRADIENT])
+    assert_close(
+        loss * logp, [row["tis2_reinforce"] for row in LOSS]
+    )  # the column writes -w A log pi, ours is -w A r, r = 1
 
 
 @pytest.mark.parametrize("row", rows("log-ratio guard, PPO eps=.2"), ids=lambda row: f"{row['d']}, A={row['A']}")
@@ -73,9 +75,9 @@ def test_guard_ends_the_gradient_and_is_counted(row):
     tokens = tokens_with(behavior=[0.0], advantage=[row["A"]])
     terms, gradient = loss_and_gradient(tokens, [row["d"]], PPO_2)
     d = torch.tensor([row["d"]])
-    close(log_ratio(d, tokens.logp_behavior).exp(), [row["r"]])
-    close(terms.loss, row["L"])
-    close(gradient, [row["dL/dlogp"]])
+    assert_close(log_ratio(d, tokens.logp_behavior).exp(), [row["r"]])
+    assert_close(terms.loss, row["L"])
+    assert_close(gradient, [row["dL/dlogp"]])
     assert beyond_guard(d, tokens.logp_behavior).sum() == row["counted"]
 
 
@@ -85,8 +87,8 @@ def test_decomposition_of_the_ratio():
     tokens = tokens_with(behavior=mu, proximal=old, advantage=[1.0] * len(table))
     for edge, ratio in (("weight", "r_d"), ("clipped", "r_s"), ("total", "r")):
         seen = edge_log_ratio(edge, torch.tensor(pi), tokens, "token")
-        close(seen, [row[f"log {ratio}"] for row in table])
-        close(seen.exp(), [row[ratio] for row in table])
+        assert_close(seen, [row[f"log {ratio}"] for row in table])
+        assert_close(seen.exp(), [row[ratio] for row in table])
 
 
 # --- TIS -------------------------------------------------------------------------------------------------------------
@@ -102,21 +104,21 @@ def weights(log_k: list[float], cap: float, level: str = "token") -> torch.Tenso
 
 def test_tis_on_the_token_set():
     table = rows("TIS / IcePop / KPop on the token set")
-    close(weights(log([row["k=mutilde/mu"] for row in table]), 2.0), [row["TIS verl min(k,2)"] for row in table])
+    assert_close(weights(log([row["k=mutilde/mu"] for row in table]), 2.0), [row["TIS verl min(k,2)"] for row in table])
     r = log([row["pi"] / row["mu"] for row in TOKENS[: len(table)]])
-    close(weights(r, 2.0), [row["min(r,2)"] for row in table])
-    close(weights(r, 5.0), [row["TIS Qwen min(r,5)"] for row in table])
+    assert_close(weights(r, 2.0), [row["min(r,2)"] for row in table])
+    assert_close(weights(r, 5.0), [row["TIS Qwen min(r,5)"] for row in table])
 
 
 def test_tis_at_its_cap():
     table = rows("IcePop/TIS edges")
     k = log([row["k"] for row in table])
-    close(weights(k, 2.0), [row["TIS C=2"] for row in table])
-    close(weights(k, 5.0), [row["TIS C=5"] for row in table])
+    assert_close(weights(k, 2.0), [row["TIS C=2"] for row in table])
+    assert_close(weights(k, 5.0), [row["TIS C=5"] for row in table])
 
 
 @pytest.mark.parametrize(("level", "name"), [("token", "token"), ("sequence", "geometric")])
 def test_tis_follows_the_level_of_the_recipe(level, name):
     settings = inputs("TIS levels, log k = .3,.2,.4")
     wanted = {row["level"]: row["weight per token"] for row in rows("TIS levels, log k = .3,.2,.4")}
-    close(weights(settings["log_k"], settings["C"], level), wanted[name])
+    assert_close(weights(settings["log_k"], settings["C"], level), wanted[name])

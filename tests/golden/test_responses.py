@@ -14,7 +14,7 @@ from tether.core.statistics import AbsoluteQuantile
 from tether.rules.ppo import PPO
 from tether.rules.sat import SAT
 
-from .tables import Given, close, inputs, label, loss_and_gradient, recipe, rows, tokens_with
+from .tables import Given, assert_close, inputs, label, loss_and_gradient, recipe, rows, tokens_with
 
 GSPO_TABLE = "GSPO eps=.2 (gradient per token of that response)"
 Q = AbsoluteQuantile(0.9)
@@ -50,11 +50,11 @@ def test_gspo_loss_and_gradient_of_one_response(row):
     rule = PPO(epsilon_low=given["eps_low"], epsilon_high=given["eps_high"])
     terms, gradient = loss_and_gradient(tokens, logp, recipe(rule, level="sequence", aggregation=SeqMeanTokenMean()))
     seen = edge_log_ratio("total", logp.detach(), tokens, "sequence")
-    close(seen, [row["mean d"]] * len(d))
-    close(seen.exp(), [row["rho_seq"]] * len(d))
-    close(terms.loss, row["L_b"])
-    close(gradient, [row["dL_b/dlogp_t"]] * len(d))
-    close((seen * len(d)).exp()[0], row["un-normalised product ratio"])
+    assert_close(seen, [row["mean d"]] * len(d))
+    assert_close(seen.exp(), [row["rho_seq"]] * len(d))
+    assert_close(terms.loss, row["L_b"])
+    assert_close(gradient, [row["dL_b/dlogp_t"]] * len(d))
+    assert_close((seen * len(d)).exp()[0], row["un-normalised product ratio"])
 
 
 def test_luspo_is_gspo_under_seq_mean_token_sum():
@@ -66,11 +66,11 @@ def test_luspo_is_gspo_under_seq_mean_token_sum():
     terms, gradient = loss_and_gradient(tokens, logp, algorithm)
     for row in rows(name):
         own = tokens.sequence == row["b"]
-        close(gradient[own], [row["dL/dlogp_t"]] * row["T"])
+        assert_close(gradient[own], [row["dL/dlogp_t"]] * row["T"])
         alone, _ = loss_and_gradient(tokens.select(own), logp[own], algorithm)
-        close(alone.loss / 3, row["T_b L_b / S"])
-        close(alone.loss / row["T"], row["L_b"])
-        close(terms.loss, row["L"])
+        assert_close(alone.loss / 3, row["T_b L_b / S"])
+        assert_close(alone.loss / row["T"], row["L_b"])
+        assert_close(terms.loss, row["L"])
 
 
 def test_quantile_runs_over_broadcast_scalars():
@@ -78,9 +78,9 @@ def test_quantile_runs_over_broadcast_scalars():
     tokens, logp = responses(inputs("SAT-GSPO quantile on broadcast scalars")["d"], [1.0, 1.0, -1.0])
     seen = edge_log_ratio("total", logp.detach(), tokens, "sequence")
     assert len(tokens) == row["tokens"]
-    close(seen.abs().sort().values, row["sorted abs(s)"])
+    assert_close(seen.abs().sort().values, row["sorted abs(s)"])
     q, count = gated(tokens, logp)
-    close(q, row["q"])
+    assert_close(q, row["q"])
     assert count == row["#gated"]
 
 
@@ -91,7 +91,7 @@ def test_sat_gspo_cuts_the_hot_response(row):
     tokens, logp = level_responses([*given["s_other"], row["s_hot"]], length, row["A"])
     hot = tokens.sequence == len(given["s_other"])
     q, count = gated(tokens, logp)
-    close(q, row["q"])
+    assert_close(q, row["q"])
     assert count == row["#gated tokens"]
     for column, rule in (("GSPO", PPO(**options)), ("SAT", SAT(**options))):
         # responses of one length: a response's mean over its tokens is 1/length of the sum
@@ -99,21 +99,21 @@ def test_sat_gspo_cuts_the_hot_response(row):
         others, _ = loss_and_gradient(
             tokens.select(~hot), logp[~hot], recipe(PPO(**options), level="sequence")
         )  # none of them is cut by either rule
-        close((terms.loss - others.loss) / length, row[f"L_{column}"])
-        close(gradient[hot] / length, [row[f"g{column}"]] * length)
-    close(math.exp(row["s_hot"]), row["rho"])
+        assert_close((terms.loss - others.loss) / length, row[f"L_{column}"])
+        assert_close(gradient[hot] / length, [row[f"g{column}"]] * length)
+    assert_close(math.exp(row["s_hot"]), row["rho"])
     algorithm = recipe(SAT(**options), level="sequence")
     marks = loss_and_gradient(tokens, logp, algorithm)[0].marks
     moved, end = ("c+", 1 + given["eps_high"] * row["c+"]) if row["A"] > 0 else ("c-", 1 - given["eps_low"] * row["c-"])
-    close(marks["sat/mean_contraction"].value[hot], [row[moved]] * length)
-    close(end, row["1+eps_high~" if row["A"] > 0 else "1-eps_low~"])
+    assert_close(marks["sat/mean_contraction"].value[hot], [row[moved]] * length)
+    assert_close(end, row["1+eps_high~" if row["A"] > 0 else "1-eps_low~"])
 
 
 def test_sat_gspo_is_inert_if_the_hottest_response_holds_over_a_tenth_of_the_tokens():
     given = inputs("SAT-GSPO inert: 4 responses x 1000 tokens")
     (row,) = rows("SAT-GSPO inert: 4 responses x 1000 tokens")
     q, count = gated(*level_responses(given["s"], given["tokens_per_response"]))
-    close(q, row["q"])
+    assert_close(q, row["q"])
     assert count == row["#gated"]
 
 
@@ -123,7 +123,7 @@ def test_sat_gspo_fires_from_ten_equal_responses_on(row):
     tokens, logp = level_responses([0.01 * i for i in range(1, row["responses"] + 1)], length)
     assert len(tokens) == row["tokens"]
     q, count = gated(tokens, logp)
-    close(q, row["q"])
+    assert_close(q, row["q"])
     assert count == row["#gated tokens"]
 
 
@@ -135,4 +135,4 @@ def test_a_token_weight_touches_its_token_alone(row):
     factor = Given(tuple(row["w"]), is_mask=True)
     algorithm = recipe(PPO(), level="sequence", corrections=(factor,), aggregation=TokenMean())
     _, gradient = loss_and_gradient(tokens, given["lp"], algorithm)
-    close(gradient, row["(b) GSPO-token straight-through"])
+    assert_close(gradient, row["(b) GSPO-token straight-through"])

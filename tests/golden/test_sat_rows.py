@@ -15,7 +15,7 @@ from tether.core.surrogate import Hill, effective_radius
 from tether.rules.ppo import PPO
 from tether.rules.sat import SAT
 
-from .tables import close, inputs, label, loss_and_gradient, one_by_one, recipe, rows, table, tokens_with
+from .tables import assert_close, inputs, label, loss_and_gradient, one_by_one, recipe, rows, table, tokens_with
 
 Q = AbsoluteQuantile(0.9)
 
@@ -37,7 +37,7 @@ def test_quantile_and_number_of_gated_tokens(case):
     out = SAT(**radii(case))(logp, PolicyTokens(logp), tokens, Statistics({Q: quantile(d)}))
     for row in rows("SAT token"):
         if row["case"] == case:
-            close(quantile(d), row["q"])
+            assert_close(quantile(d), row["q"])
             assert len(d) == row["N"]
             assert out.marks["sat/gate_fraction"].value.sum() == row["#gated"]
 
@@ -52,9 +52,9 @@ def test_gated_token(row, sign):
     tokens, logp = tokens_of(log_ratio=d, advantage=[float(sign)] * len(d))
     for column, rule in (("PPO", PPO(**options)), ("SAT", SAT(**options))):
         loss, gradient = one_by_one(tokens, logp, recipe(rule))
-        close(loss[at], row[f"L_{column}{named}"])
-        close(gradient[at], row[f"g{column}{named}"])
-    close(math.exp(row["d"]), row["r"])
+        assert_close(loss[at], row[f"L_{column}{named}"])
+        assert_close(gradient[at], row[f"g{column}{named}"])
+    assert_close(math.exp(row["d"]), row["r"])
 
 
 @pytest.mark.parametrize(
@@ -67,35 +67,35 @@ def test_contraction_and_both_ends_of_the_interval(row):
     tokens, logp = tokens_of(log_ratio=[d], advantage=[1.0 if d > 0 else -1.0])
     out = SAT(**options)(logp, PolicyTokens(logp), tokens, Statistics({Q: torch.tensor(row["q"])}))
     moved, still, end = ("c+", "c-", "1+eps_high~") if d > 0 else ("c-", "c+", "1-eps_low~")
-    close(out.marks["sat/mean_contraction"].value, [row[moved]])
+    assert_close(out.marks["sat/mean_contraction"].value, [row[moved]])
     assert row[still] == 1.0
-    close(out.objective.abs(), [row[end]])
+    assert_close(out.objective.abs(), [row[end]])
     opposite = "1-eps_low~" if d > 0 else "1+eps_high~"
-    close(1 - options["epsilon_low"] if d > 0 else 1 + options["epsilon_high"], row[opposite])
+    assert_close(1 - options["epsilon_low"] if d > 0 else 1 + options["epsilon_high"], row[opposite])
 
 
 def test_order_statistic_not_interpolation():
     d = inputs("SAT quantile flavour (S1)")["d"]
     right, wrong = rows("SAT quantile flavour (S1)")
-    close(quantile(d), right["q"])
-    close(Hill()(torch.tensor(0.18), quantile(d)), right["c+ for d=.18"])
+    assert_close(quantile(d), right["q"])
+    assert_close(Hill()(torch.tensor(0.18), quantile(d)), right["c+ for d=.18"])
     interpolated = torch.tensor(d).abs().quantile(0.9)
-    close(interpolated, wrong["q"])
-    close(Hill()(torch.tensor(0.18), interpolated), wrong["c+ for d=.18"])
+    assert_close(interpolated, wrong["q"])
+    assert_close(Hill()(torch.tensor(0.18), interpolated), wrong["c+ for d=.18"])
 
 
 @pytest.mark.parametrize("row", rows("SAT effective outward abs(d) threshold, eps=.2"), ids=label)
 def test_effective_radius(row):
     low, high = effective_radius(row["q"], (0.2, 0.2), Hill())
-    close(math.log1p(high), row["upper (A>0), PPO=0.182322"])
-    close(-math.log1p(-low), row["lower (A<0), PPO=0.223144"])
+    assert_close(math.log1p(high), row["upper (A>0), PPO=0.182322"])
+    assert_close(-math.log1p(-low), row["lower (A<0), PPO=0.223144"])
 
 
 @pytest.mark.parametrize(("name", "exponent"), [("hill2", 2.0), ("hill4", 4.0)])
 def test_hill_kernel(name, exponent):
     row = next(row for row in rows("kernels (psi(0)=1, psi(q)=1/2)") if row["kernel"] == name)
     u = torch.tensor([0.0, 0.5, 1.0, 1.2, 2.0, 3.0])
-    close(Hill(exponent)(0.3 * u, torch.tensor(0.3)), list(row.values())[1:])
+    assert_close(Hill(exponent)(0.3 * u, torch.tensor(0.3)), list(row.values())[1:])
 
 
 def test_gradient_differs_from_ppo_on_the_newly_cut_band_and_nowhere_else():

@@ -17,7 +17,7 @@ from .batches import LEVELS, algorithm_of, batches, every_correction, every_rule
 few = settings(max_examples=15)
 
 
-def close(got: Tensor, wanted: Tensor) -> None:
+def assert_close(got: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
 
 
@@ -44,7 +44,7 @@ def test_a_rule_whose_radii_grow_recovers_the_importance_weighted_gradient(name,
     _, gradient = terms_and_gradient(drawn, algorithm_of(OPEN_RULES[name], level=level))
     quiet = tokens.neutralized()
     ratio = edge_log_ratio("total", torch.where(tokens.trainable, logp, 0.0), quiet, level).exp()
-    close(gradient, -quiet.advantage * ratio)
+    assert_close(gradient, -quiet.advantage * ratio)
 
 
 @pytest.mark.parametrize("name", OPEN_CORRECTIONS)
@@ -57,7 +57,7 @@ def test_an_open_weight_completes_the_ratio_to_the_behavior(name, level, drawn):
     _, gradient = terms_and_gradient(drawn, algorithm_of(OPEN_RULES["ppo"], level=level, corrections=(correction,)))
     quiet = tokens.neutralized()
     ratio = edge_log_ratio("total", torch.where(tokens.trainable, logp, 0.0), quiet, level).exp()
-    close(gradient, -quiet.advantage * ratio)
+    assert_close(gradient, -quiet.advantage * ratio)
 
 
 def test_the_gate_of_sat_reads_the_statistic_it_was_given():

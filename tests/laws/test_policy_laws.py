@@ -48,7 +48,7 @@ NOT_REINFORCE: dict[str, str] = {}
 """Rules whose on-policy gradient is not REINFORCE's by definition, and why; none so far."""
 
 
-def close(got: Tensor, wanted: Tensor) -> None:
+def assert_close(got: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
 
 
@@ -64,7 +64,7 @@ def test_on_policy_gradient_is_reinforces_up_to_the_aggregations_weights(algorit
     tokens, _ = drawn
     terms, gradient = terms_and_gradient(drawn, dataclasses.replace(algorithm, aggregation=aggregation))
     share = aggregation(tokens, counts([tokens]))
-    close(gradient, torch.where(tokens.trainable, -tokens.advantage * share, 0.0))
+    assert_close(gradient, torch.where(tokens.trainable, -tokens.advantage * share, 0.0))
     assert terms.active.equal(tokens.trainable)
 
 
@@ -132,7 +132,7 @@ def test_untrainable_tokens_do_not_matter_even_to_a_rule_that_ignores_the_advant
     step = counts([tokens])
     terms, _ = terms_and_gradient(drawn, algorithm, denominator=step)
     kept, _ = terms_and_gradient((tokens.select(tokens.trainable), logp[tokens.trainable]), algorithm, denominator=step)
-    close(terms.loss, kept.loss)
+    assert_close(terms.loss, kept.loss)
     assert terms.active.equal(tokens.trainable)
 
 
@@ -165,8 +165,8 @@ def check_micro_batches_add_up(algorithm: Algorithm, drawn: Drawn, cut: int) -> 
     stats = measure_scope(algorithm, [(logp, with_proximal(t, algorithm)) for t, logp in parts])
     denominator = counts([t for t, _ in parts])
     shares = [terms_and_gradient(part, algorithm, stats, denominator) for part in parts]
-    close(torch.stack([terms.loss for terms, _ in shares]).sum(), whole.loss)
-    close(torch.cat([part for _, part in shares]), gradient)
+    assert_close(torch.stack([terms.loss for terms, _ in shares]).sum(), whole.loss)
+    assert_close(torch.cat([part for _, part in shares]), gradient)
     assert torch.cat([terms.active for terms, _ in shares]).equal(whole.active)
 
 
@@ -258,8 +258,8 @@ def test_the_order_of_tokens_does_not_matter(algorithm, drawn, seed):
     present = {f.name: x[order] for f in dataclasses.fields(tokens) if (x := getattr(tokens, f.name)) is not None}
     terms, gradient = terms_and_gradient(drawn, algorithm)
     mixed, mixed_gradient = terms_and_gradient((dataclasses.replace(tokens, **present), logp[order]), algorithm)
-    close(mixed.loss, terms.loss)
-    close(mixed_gradient, gradient[order])
+    assert_close(mixed.loss, terms.loss)
+    assert_close(mixed_gradient, gradient[order])
 
 
 # --- what carries gradient -------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_weights_are_finite_nonnegative_and_carry_no_gradient(name, level, drawn
     seen = edge_log_ratio(algorithm.rule.reads, leaf, quiet, level)
     objective = algorithm.rule(seen, PolicyTokens(leaf), quiet, stats[algorithm.rule.reads]).objective
     (-(weight * objective)[tokens.trainable].sum()).backward()
-    close(gradient, leaf.grad)
+    assert_close(gradient, leaf.grad)
 
 
 @given(

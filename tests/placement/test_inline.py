@@ -115,9 +115,10 @@ def test_small_steps_far_into_a_run_still_go_on():
         await asyncio.sleep(1e9)
         for _ in range(100):
             await asyncio.sleep(1e-9)
+        return asyncio.get_running_loop().time()
 
     with at_most(5.0):
-        inline().run(main())
+        assert inline().run(main()) == pytest.approx(1e9)
 
 
 @pytest.mark.parametrize("value", [-0.1, 1e7, float("inf"), float("nan")])
@@ -266,8 +267,9 @@ def test_the_watchdog_leaves_work_alone_that_comes_by():
         for _ in range(6):
             time.sleep(0.2)
             await asyncio.sleep(1e6)  # virtual hours are no hang
+        return "done"
 
-    Inline(hang_after_s=1.0).run(main())
+    assert Inline(hang_after_s=1.0).run(main()) == "done"
 
 
 def test_signal_and_thread_of_the_watchdog_are_gone_after_the_run():

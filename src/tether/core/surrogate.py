@@ -35,7 +35,7 @@ def clipped(
     ([1.2, 0.5], [False, True])
     """
     ratio = log_ratio.exp()
-    lower, upper = (torch.as_tensor(b, dtype=ratio.dtype, device=ratio.device).detach() for b in bounds)
+    lower, upper = (b.detach() if isinstance(b, Tensor) else torch.full_like(advantage[:1], b) for b in bounds)
     free = ratio * advantage
     held = ratio.detach().clamp(lower, upper) * advantage
     active = free.detach() <= held
