@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from tether.core.advantage import GRPO
+from tether.core.aggregation import Denominator, SeqMeanTokenMean
+from tether.core.algorithm import Algorithm
+from tether.core.examples import tokens_of
+from tether.core.loss import measure_scope, policy_loss
+from tether.core.ratio import edge_log_ratio
+from tether.core.rule import PolicyTokens
 from tether.core.statistics import AbsoluteQuantile, Statistics
 from tether.core.surrogate import Hill, effective_radius
+from tether.proximal.rollout import RolloutProximal
 from tether.rules.ppo import PPO
 from tether.rules.sat import SAT
 
 from .heavy import SHAPES, applied, log_ratios, measured, tokens_at
 
+SAT_GSPO = Algorithm(
+    proximal=RolloutProximal(), level="sequence", rule=SAT(), aggregation=SeqMeanTokenMean(), advantage=GRPO()
+)
 SIZE = 4000
 SLACK = 1e-6
 """Tokens this close to the radius, in nats, are left out: float32 may put them on either side of it."""
@@ -40,6 +52,36 @@ def test_gradient_is_ppos_with_the_effective_radii(shape, low, high):
             total, excluded = total + len(d), excluded + int((~clear).sum())
             cut += int(out.marks["sat/newly_cut_fraction"].value.sum())
     assert excluded / total < 1e-3, f"{excluded} of {total} tokens were left out"
+    assert cut > 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_same_radii_hold_for_one_ratio_a_response_of_any_length(shape):
+    cut = 0
+    for scale in (0.02, 0.06, 0.15):
+        d = log_ratios(shape, 600, scale=scale, seed=int(1e4 * scale))
+        lengths = torch.randint(1, 12, (600,), generator=torch.Generator().manual_seed(3))
+        sequence = torch.repeat_interleave(torch.arange(600), lengths)
+        noise = 0.02 * torch.randn(len(sequence), generator=torch.Generator().manual_seed(4))
+        credit = torch.randn(600, generator=torch.Generator().manual_seed(5))[sequence]
+        tokens, logp = tokens_of(
+            log_ratio=(d.detach()[sequence] + noise).tolist(), advantage=credit.tolist(), sequence=sequence.tolist()
+        )
+        sat = replace(SAT_GSPO, rule=SAT())
+        stats = measure_scope(sat, [(logp, tokens)])
+        down, up = effective_radius(float(stats["clipped"][AbsoluteQuantile(0.9)]), (0.2, 0.2), Hill())
+        ppo = replace(SAT_GSPO, rule=PPO(epsilon_low=down, epsilon_high=up))
+        counts = Denominator(num_tokens=len(sequence), num_sequences=600)
+        gradients = []
+        for algorithm in (sat, ppo):
+            terms = policy_loss(PolicyTokens(logp), tokens, algorithm, stats, counts)
+            gradients.append(torch.autograd.grad(terms.loss, logp)[0])
+        s = edge_log_ratio("clipped", logp.detach(), tokens, "sequence")
+        clear = ((s[:, None] - torch.tensor([math.log1p(up), math.log1p(-down)])).abs() > SLACK).all(1)
+        assert clear.float().mean() > 0.99
+        assert gradients[0][clear].equal(gradients[1][clear])
+        plain = policy_loss(PolicyTokens(logp), tokens, replace(SAT_GSPO, rule=PPO()), stats, counts)
+        cut += int((torch.autograd.grad(plain.loss, logp)[0] != gradients[0]).sum())
     assert cut > 0
 
 

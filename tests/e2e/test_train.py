@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -6,9 +7,9 @@ import sys
 import pytest
 import torch
 
-from tether.errors import ModelError, NonFiniteError, RewardError, StalledError, TetherError
+from tether.errors import ConfigError, ModelError, NonFiniteError, RewardError, StalledError, TetherError
 from tether.journal import RunView
-from tether.models.loading import load_model
+from tether.models.loading import load_model, save_model
 from tether.records import Prompt
 
 from .quick import assert_books_balance, controller_of, go, journal, train
@@ -380,3 +381,22 @@ def test_a_signal_closes_the_books_keeps_the_weights_and_gives_the_shells_exit_c
     step = run.last("fail").step
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == [f"step-{step:06d}"]
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_the_default_reference_is_the_model_as_it_was_read(tmp_path):
+    settings = ["model.dtype=bfloat16", "algorithm.kl={name='k3', coefficient=0.01}", "run.steps=2", "eval.prompts=0"]
+    run = train(tmp_path / "run", *settings)
+    assert run.steps[0].metrics["policy/kl_reference"].value == pytest.approx(0.0, abs=1e-7)
+
+
+def test_a_reference_with_other_words_is_refused_before_the_run_directory_is_made(tmp_path):
+    save_model(load_model("tiny-moe"), tmp_path / "other")
+    tokenizer = tmp_path / "other" / "tokenizer.json"
+    text = json.loads(tokenizer.read_text())
+    vocab = text["model"]["vocab"]
+    vocab["1"], vocab["2"] = vocab["2"], vocab["1"]
+    tokenizer.write_text(json.dumps(text))
+    settings = [f"model.reference={tmp_path / 'other'}", "algorithm.kl=k3"]
+    with pytest.raises(ConfigError, match=r"model\.reference must have the tokenizer of model\.path"):
+        controller_of(tmp_path / "run", settings)
+    assert not (tmp_path / "run").exists()

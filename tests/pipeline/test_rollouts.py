@@ -3,6 +3,7 @@ import pytest
 from tether.errors import RewardError
 from tether.pipeline.rollouts import Judge, Sampling, ask, seed_of
 from tether.records import Prompt
+from tether.registry import REWARDS
 
 from .making import completion_of
 
@@ -10,8 +11,8 @@ PROMPT = Prompt(id="p/0", text="1+1=", token_ids=(4, 5), reference="2")
 SAMPLING = Sampling(seed=3, group_size=4, temperature=0.7, max_tokens=9)
 
 
-def judge(reward, **options) -> Judge:
-    return Judge(reward, lambda ids: " ".join(map(str, ids)), frozenset({1, 2}), **options)
+def judge(reward) -> Judge:
+    return Judge(reward, lambda ids: " ".join(map(str, ids)), frozenset({1, 2}))
 
 
 def finished(ids, finish="stop"):
@@ -48,14 +49,15 @@ def test_a_reward_sees_the_text_without_the_end_of_sequence_token():
     assert seen == [("p/0", "5 6"), ("p/0", "5"), ("p/0", ""), ("p/0", "5 1 6")]
 
 
-def test_a_completion_that_was_cut_gets_the_reward_of_the_truncated_and_is_not_judged():
-    def never(prompt, text):
-        raise AssertionError
+def test_a_reward_that_needs_an_end_gives_0_to_a_completion_that_was_cut():
+    request = ask(0, PROMPT, SAMPLING, 0.0).requests[0]
+    assert judge(REWARDS.build("exact")).rollout(request, PROMPT, finished([5, 6], "length")) == ("5 6", 0.0)
 
-    text, reward = judge(never, truncated=-0.5).rollout(
-        ask(0, PROMPT, SAMPLING, 0.0).requests[0], PROMPT, finished([5, 6], "length")
-    )
-    assert (text, reward) == ("5 6", -0.5)
+
+def test_a_reward_of_your_own_judges_a_completion_that_was_cut_as_it_is():
+    request = ask(0, PROMPT, SAMPLING, 0.0).requests[0]
+    cut = judge(lambda prompt, text: -1.0).rollout(request, PROMPT, finished([5, 6], "length"))
+    assert cut == ("5 6", -1.0)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), "1", None, [1.0, 2.0]])

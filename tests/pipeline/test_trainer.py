@@ -7,11 +7,13 @@ import torch
 
 from tether.core.advantage import GRPO, DrGRPO
 from tether.core.aggregation import Denominator
+from tether.core.rule import PolicyTokens
+from tether.core.tokens import TokenBatch
 from tether.errors import ConfigError, NonFiniteError, StalenessError
 from tether.models.policy import Policy
 from tether.pipeline.nonfinite import explain
 from tether.pipeline.packing import Step
-from tether.pipeline.trainer import TrainerOptions
+from tether.pipeline.trainer import Trainer, TrainerOptions
 from tether.records import Group
 
 from .making import completion_of, group_of, random_groups, rollout_of
@@ -253,24 +255,63 @@ def test_weights_that_are_not_numbers_stop_the_step_before_the_update(dense, nam
     assert all(p.grad is None for p in trainer.policy.model.parameters())
 
 
-def test_the_first_token_that_is_not_a_number_is_named():
+def batch_of(tokens: int, **changes) -> TokenBatch:
+    zeros, ids = torch.zeros(tokens), torch.zeros(tokens, dtype=torch.int64)
+    known = {"logp_behavior": zeros, "logp_proximal": zeros, "advantage": zeros, "sequence": ids, "group": ids}
+    return TokenBatch(**{**known, "staleness": ids, "trainable": torch.ones(tokens, dtype=torch.bool), **changes})
+
+
+@pytest.mark.parametrize(
+    "name", ["logp of the trainer", "logp of the reference", "entropy of the trainer", "advantage"]
+)
+def test_the_first_token_that_is_not_a_number_is_named(name):
     fine = rollout_of("g5/0", [3, 4], completion_of([8, 9]), 1.0)
     spoiled = rollout_of("g5/1", [3, 4], completion_of([5, 7, 9, 6], version=[32, 32, 40, 40]))
-    (batch,) = step_of([group_of(5, [fine, spoiled])]).micro_batches
-    logp = torch.tensor([-1.0, -1.0, -1.0, -1.0, float("nan"), float("-inf")])
-    assert explain([batch], [logp], [], 47).startswith(
-        "logp of the trainer is nan at token 2 of rollout 'g5/1' (id 9, version 40, update 47); 2 such tokens"
+    (micro_batch,) = step_of([group_of(5, [fine, spoiled])]).micro_batches
+    bad, good = torch.tensor([-1.0, -1.0, -1.0, -1.0, float("nan"), float("-inf")]), torch.zeros(6)
+    tokens = batch_of(
+        6,
+        logp_reference=bad if name == "logp of the reference" else None,
+        advantage=bad if name == "advantage" else good,
+    )
+    policy = PolicyTokens(
+        bad if name == "logp of the trainer" else good, bad if name == "entropy of the trainer" else None
+    )
+    assert explain([micro_batch], [tokens], [policy], 47).startswith(
+        f"{name} is nan at token 2 of rollout 'g5/1' (id 9, version 40, update 47); 2 such tokens"
     )
 
 
-def test_an_advantage_that_is_not_finite_is_explained_by_the_loss(dense):
+def test_an_advantage_that_is_not_finite_is_named(dense):
     trainer = dense.trainer(algorithm_of("dr-grpo"))
     rollouts = [rollout_of(f"g0/{m}", [3], completion_of([4]), 1e300 * m) for m in range(2)]
     with np.errstate(over="ignore"):
         step = step_of([group_of(0, rollouts)], advantage=DrGRPO())
-    with pytest.raises(NonFiniteError, match=r"the loss is .* rollouts g0/0, g0/1, although every log-probability"):
+    with pytest.raises(NonFiniteError, match=r"advantage is -?inf at token 0 of rollout 'g0/"):
         trainer.step(step)
     assert same_weights(trainer.policy.weights(), dense.state)
+
+
+def test_a_bfloat16_trainer_adds_up_updates_too_small_to_round():
+    bench = Bench(loaded_of("tied"))
+    trainer = bench.trainer(algorithm_of("grpo"), lr=2e-5, dtype="bfloat16")
+    trainer.policy.model.to(torch.bfloat16)
+    trainer = Trainer(
+        trainer.policy,
+        algorithm_of("grpo"),
+        TrainerOptions(lr=2e-5, warmup=0, dtype="bfloat16"),
+        reference=None,
+        temperature=1.0,
+        limits=(100, 1000),
+    )
+    before = {n: w.clone() for n, w in trainer.policy.weights().items()}
+    shares = []
+    for _ in range(20):
+        trainer.step(step_of(bench.groups))
+        moved = [(w != before[n]).flatten() for n, w in trainer.policy.weights().items()]
+        shares.append(float(torch.cat(moved).float().mean()))
+    assert shares[-1] > 5 * shares[0]  # without float32 copies the first update's share is all there ever is
+    assert all(w.dtype == torch.bfloat16 for w in trainer.policy.weights().values())
 
 
 def test_a_gradient_that_overflows_is_explained_and_not_applied(dense):

@@ -29,7 +29,7 @@ def _print_all() -> None:
             click.echo(f"  {name.ljust(max(map(len, names)))}  {registry.summary(name).replace('``', '')}")
     click.echo("presets")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("  name", "level", "rule", "epsilon", "denominator", "aggregation", "advantage", "scope"):
+    for title in ("  name", "level", "rule", "epsilon", "proximal", "aggregation", "advantage", "measure"):
         table.add_column(title, no_wrap=True)
     for name, preset in PRESETS.items():
         rule, *others = (preset[key]["name"] for key in ("rule", "proximal", "aggregation", "advantage"))

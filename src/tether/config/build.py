@@ -10,6 +10,7 @@ import torch
 
 from tether.config.parts import correct_by, device_of, evaluation_set, judge_of, prompts_of, reward_of
 from tether.config.recipe import Recipe
+from tether.errors import ConfigError
 from tether.evals.runner import Evaluation, Evaluator
 from tether.journal.ledger import Ledger
 from tether.journal.writer import RunWriter, check_unused
@@ -24,6 +25,7 @@ from tether.pipeline.rollouts import Sampling
 from tether.pipeline.stopwatch import Stopwatch
 from tether.pipeline.trainer import Trainer
 from tether.placement.inline import FreeClock
+from tether.ports import EngineCapabilities
 from tether.registry import REWARDS
 from tether.report.page import write_report
 from tether.weights.memory import MemoryStore
@@ -79,6 +81,7 @@ def build(recipe: Recipe, out: Path, observers: tuple[Observer, ...] = ()) -> Co
     engine_options = recipe.engine
     store = MemoryStore(engine_options.dtype)
     engine = engine_options.open(recipe.model.path, store=store, clock=clock, device=device)
+    _check_engine(engine.capabilities, engine_options.temperature)
     evaluate = _evaluator(recipe, loaded, trainer, device)
     writer = RunWriter(out)
     writer.config(recipe.resolved())
@@ -120,11 +123,38 @@ def build(recipe: Recipe, out: Path, observers: tuple[Observer, ...] = ()) -> Co
     )
 
 
+def _check_reference(loaded: LoadedModel, frozen: LoadedModel) -> None:
+    """Refuse a reference that reads other words, or fewer, than the model that is trained."""
+    if frozen.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
+        raise ConfigError(
+            f"model.reference must have the tokenizer of model.path, or its log-probs are of other words; that of "
+            f"{frozen.source!r} differs; leave model.reference out for the model as it is before training"
+        )
+    if frozen.context < loaded.context:
+        raise ConfigError(
+            f"the context of model.reference must be at least the model's {loaded.context} tokens; {frozen.source!r} "
+            f"has {frozen.context}"
+        )
+
+
+def _check_engine(capabilities: EngineCapabilities, temperature: float) -> None:
+    """Refuse an engine whose reports would mean something else than the trainer takes them for."""
+    if capabilities.logp == "raw" and temperature != 1.0:
+        raise ConfigError(
+            f"this engine reports log-probs before the temperature, so engine.temperature must be 1; got {temperature}"
+        )
+    missing = [name for name in ("entropy", "token_versions") if not getattr(capabilities, name)]
+    if missing:
+        names = ", ".join(missing)
+        raise ConfigError(f"training needs an engine that reports {names} of every token; this one does not")
+
+
 def _trainer(recipe: Recipe, loaded: LoadedModel, device: str) -> Trainer:
     reference = None
     if recipe.algorithm.kl is not None:
-        frozen = load_model(recipe.model.reference or recipe.model.path, dtype=recipe.trainer.dtype, device=device)
-        frozen.model.requires_grad_(False)
+        frozen = load_model(recipe.model.reference or recipe.model.path, dtype=recipe.model.dtype, device=device)
+        _check_reference(loaded, frozen)
+        frozen.model.to(dtype=getattr(torch, recipe.trainer.dtype)).requires_grad_(False)
         reference = Policy(frozen)
     return Trainer(
         Policy(loaded, gradient_checkpointing=recipe.trainer.gradient_checkpointing),

@@ -18,7 +18,7 @@ Single = Literal["drop", "raw", "zero"]
 """A group of one has no baseline: leave it out, take its reward as it is (mean 0, std 1), or give it no credit."""
 
 FLAT_TOLERANCE = 1e-8
-"""A group whose rewards differ by less than this, relative to the largest, is flat: advantage exactly 0."""
+"""A group whose rewards differ by no more than this, times the largest if that is above 1, is flat: advantage 0."""
 
 
 @runtime_checkable

@@ -28,7 +28,7 @@ class LossTerms(NamedTuple):
     surrogate: Float[Tensor, ""]
     """Aggregated ``-objective * weights``, detached."""
     kl: Float[Tensor, ""]
-    """Aggregated estimate of KL(pi || reference) before its coefficient, detached; 0 without a reference."""
+    """Sum over trainable tokens of the estimate of KL(pi || reference), detached; 0 without a reference."""
     active: Bool[Tensor, "T"]
     """Trainable tokens that rule and masks leave a gradient."""
     outward: Bool[Tensor, "T"]
@@ -73,8 +73,9 @@ def policy_loss(
     trainable = tokens.trainable
     quiet = tokens.neutralized()
     logp = torch.where(trainable, policy.logp.float(), 0.0)
+    entropy = None if policy.entropy is None else torch.where(trainable, policy.entropy.float(), 0.0)
     ratio = edge_log_ratio(algorithm.rule.reads, logp, quiet, algorithm.level)
-    answer = algorithm.rule(ratio, policy._replace(logp=logp), quiet, stats[algorithm.rule.reads])
+    answer = algorithm.rule(ratio, PolicyTokens(logp, entropy), quiet, stats[algorithm.rule.reads])
     weight = torch.ones_like(logp)
     for correction in algorithm.corrections:
         seen = edge_log_ratio(correction.reads, logp.detach(), quiet, algorithm.level)
@@ -84,11 +85,12 @@ def policy_loss(
     loss, kl = surrogate, torch.zeros_like(surrogate)
     if algorithm.kl is not None:
         assert quiet.logp_reference is not None, "a KL penalty needs logp_reference"
-        kl = (share * algorithm.kl(log_ratio(logp, quiet.logp_reference))).sum()
-        loss = loss + algorithm.kl.coefficient * kl
+        estimate = torch.where(trainable, algorithm.kl(log_ratio(logp, quiet.logp_reference)), 0.0)
+        loss = loss + algorithm.kl.coefficient * (share * estimate).sum()
+        kl = estimate.sum()
     if algorithm.entropy:
-        assert policy.entropy is not None, "an entropy bonus needs the policy's entropy"
-        loss = loss - algorithm.entropy * (share * torch.where(trainable, policy.entropy, 0.0)).sum()
+        assert entropy is not None, "an entropy bonus needs the policy's entropy"
+        loss = loss - algorithm.entropy * (share * entropy).sum()
     return LossTerms(
         loss=loss,
         surrogate=surrogate.detach(),

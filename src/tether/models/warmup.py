@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, runtime_checkable
@@ -108,25 +109,25 @@ def run_warmup(
     """Train a new ``tiny-moe`` until it knows enough, and write it to ``out``.
 
     It stops at the first exam, one every 100 updates, with an accuracy at temperature 1 of at least ``target`` and
-    99 % well-formed answers. The same seed gives the same weights on the same machine with the same number of
-    threads; torch's global random state is left as it was.
+    99 % well-formed answers. It computes on one thread, so that the same seed gives the same weights, byte for byte,
+    on machines with the same kind of processor; torch's global random state is left as it was.
     """
     if Path(out).exists():
         raise ModelError(f"a model is written to a new folder; {out} exists; choose another, or remove it")
     if steps < 1 or not 0 < target < 1:
         raise ModelError(f"a warm-up needs steps >= 1 and a target between 0 and 1; got {steps} and {target}")
     started = time.perf_counter()
-    with torch.random.fork_rng(devices=[]):
+    with _one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         loaded = new_model()
-    num_steps, is_reached = _train(loaded, lessons, _Plan(seed, steps, target), progress)
-    sampled = exam(loaded, lessons, count=FINAL_QUESTIONS, temperature=1.0)
-    greedy = exam(loaded, lessons, count=FINAL_QUESTIONS, temperature=0.0)
+        num_steps, is_reached = _train(loaded, lessons, _Plan(seed, steps, target), progress)
+        sampled = exam(loaded, lessons, count=FINAL_QUESTIONS, temperature=1.0)
+        greedy = exam(loaded, lessons, count=FINAL_QUESTIONS, temperature=0.0)
     loaded.model.eval()
     num_parameters = sum(p.numel() for p in loaded.model.parameters())
     facts = {
         "parameters": f"{num_parameters:,}",
-        "updates": f"{num_steps} of {BATCH} lessons, seed {seed}",
+        "updates": f"{num_steps} of {BATCH} lessons, seed {seed}, one thread",
         "held-out accuracy, temperature 1": f"{sampled.right:.3f}",
         "held-out accuracy, greedy": f"{greedy.right:.3f}",
         "well-formed answers, temperature 1": f"{sampled.well_formed:.3f}",
@@ -141,6 +142,17 @@ def run_warmup(
         is_reached=is_reached,
         duration_s=time.perf_counter() - started,
     )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums of several threads depend on how many there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def new_model() -> LoadedModel:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from tether.core.loss import LossTerms
+from tether.core.rule import PolicyTokens
+from tether.core.tokens import TokenBatch
 from tether.errors import NonFiniteError
 from tether.pipeline.packing import MicroBatch, Row
 
@@ -17,23 +16,23 @@ DUMP_FILE = "nonfinite-batch.pt"
 
 
 def explain(
-    micro_batches: Sequence[MicroBatch], logps: Sequence[Float[Tensor, "_"]], terms: Sequence[LossTerms], updates: int
+    micro_batches: Sequence[MicroBatch], batches: Sequence[TokenBatch], policies: Sequence[PolicyTokens], updates: int
 ) -> str:
-    """A message that names the first non-finite number of a step that has one."""
-    for micro_batch, logp in zip(micro_batches, logps, strict=True):
-        bad = (~logp.isfinite() & micro_batch.trainable).nonzero().flatten().tolist()
-        if bad:
-            return _token("logp of the trainer", float(logp[bad[0]]), micro_batch, bad, updates)
-    for micro_batch, term in zip(micro_batches, terms, strict=True):
-        if not bool(term.loss.isfinite()):
-            ids = ", ".join(row.rollout.id for row in micro_batch.rows[:8])
-            return (
-                f"the loss is {float(term.loss)} at update {updates} in the micro-batch of rollouts {ids}, although "
-                "every log-probability is finite; look at advantages and at log-probs of the reference model"
-            )
+    """A message that names the first non-finite number of a step that has one: tensor, rollout, token, versions."""
+    for micro_batch, tokens, policy in zip(micro_batches, batches, policies, strict=True):
+        tensors = {
+            "logp of the trainer": policy.logp,
+            "logp of the reference": tokens.logp_reference,
+            "entropy of the trainer": policy.entropy,
+            "advantage": tokens.advantage,
+        }
+        for name, tensor in tensors.items():
+            bad = [] if tensor is None else (~tensor.isfinite() & micro_batch.trainable).nonzero().flatten().tolist()
+            if tensor is not None and bad:
+                return _token(name, float(tensor[bad[0]]), micro_batch, bad, updates)
     return (
-        f"the gradient's norm is not finite at update {updates}, although the loss is; lower trainer.lr, or train in "
-        "float32 (trainer.dtype)"
+        f"the loss or the gradient's norm is not finite at update {updates}, although every log-prob, entropy and "
+        "advantage is; lower trainer.lr, look at the size of the rewards, or train in float32 (trainer.dtype)"
     )
 
 

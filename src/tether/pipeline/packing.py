@@ -146,7 +146,9 @@ def _micro_batch(rows: Sequence[Row], pad_id: int, device: str) -> MicroBatch:
     def tensor(values: np.ndarray, dtype: torch.dtype) -> Tensor:
         return torch.from_numpy(values).to(device=device, dtype=dtype)
 
-    rowwise = [np.repeat(x, [n for *_, n in place]) for x in zip(*[(r.advantage, r.group) for r in rows], strict=True)]
+    lengths = [n for *_, n in place]
+    advantage = np.repeat(np.array([row.advantage for row in rows], dtype=np.float32), lengths)
+    group = np.repeat(np.array([row.group for row in rows], dtype=np.int64), lengths)
     return MicroBatch(
         rows=tuple(rows),
         inputs=ModelInputs(
@@ -157,9 +159,9 @@ def _micro_batch(rows: Sequence[Row], pad_id: int, device: str) -> MicroBatch:
         ),
         logp_behavior=tensor(np.concatenate([c.logp for c in completions]), torch.float32),
         entropy_behavior=tensor(np.concatenate([c.entropy for c in completions]), torch.float32),
-        advantage=tensor(rowwise[0].astype(np.float32), torch.float32),
+        advantage=tensor(advantage, torch.float32),
         version=tensor(np.concatenate([c.version for c in completions]), torch.int64),
         trainable=torch.ones(len(index), dtype=torch.bool, device=device),
         sequence=tensor(index, torch.int64),
-        group=tensor(rowwise[1], torch.int64),
+        group=tensor(group, torch.int64),
     )

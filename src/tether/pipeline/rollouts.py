@@ -61,13 +61,15 @@ def ask(index: int, prompt: Prompt, sampling: Sampling, now: float) -> Asked:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Decodes completions and scores them; one that was cut at ``max_tokens`` gets ``truncated``."""
+    """Decodes completions and scores them.
+
+    A completion cut at ``max_tokens`` gets 0 from a reward that says ``needs_end``, as ``exact`` does, without being
+    asked; every other reward judges it as it is.
+    """
 
     reward: Reward
     decode: Callable[[Sequence[int]], str]
     eos_ids: frozenset[int]
-    truncated: float = 0.0
-    """Reward of a completion without an end; it never reaches the reward function."""
 
     def text(self, completion: Completion) -> str:
         """The completion without its end-of-sequence token."""
@@ -77,8 +79,8 @@ class Judge:
     def rollout(self, request: GenerationRequest, prompt: Prompt, completion: Completion) -> tuple[str, float]:
         """Text and reward of one completion; raises ``RewardError`` naming the rollout."""
         text = self.text(completion)
-        if completion.finish == "length":
-            return text, self.truncated
+        if completion.finish == "length" and getattr(self.reward, "needs_end", False):
+            return text, 0.0
         try:
             return text, score(self.reward, prompt, text, request.id)
         except RewardError as error:

@@ -32,7 +32,7 @@ class TrainerOptions:
     warmup: int = 16
     """Updates over which the rate rises linearly from 0."""
     schedule: Literal["constant", "cosine"] = "constant"
-    """After warm-up: stay, or fall to 0 at the last step along a cosine."""
+    """After warm-up: stay, or fall along a cosine that would reach 0 one update after the last."""
     betas: tuple[float, float] = (0.9, 0.98)
     """AdamW's decay rates."""
     weight_decay: float = 0.0
@@ -41,7 +41,8 @@ class TrainerOptions:
     token_budget: int = 16384
     """Padded tokens of a micro-batch; a response is never split and one that exceeds it goes alone."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the weights being trained; ratios are float32 whatever it is."""
+    """Of the weights that compute; ratios are float32 whatever it is. With bfloat16 the optimizer keeps float32
+    copies, to which small updates add up, and the weights are rounded from them after each update."""
     gradient_checkpointing: bool = False
     """Recompute layers in backward: less memory, about a third more time."""
 
@@ -118,8 +119,9 @@ class Trainer:
         self._temperature = temperature
         self._total, self._allowed = limits
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
+        self._masters = [p if p.dtype == torch.float32 else p.detach().float() for p in self._parameters]
         self._optimizer = torch.optim.AdamW(
-            self._parameters, lr=options.lr, betas=options.betas, weight_decay=options.weight_decay
+            self._masters, lr=options.lr, betas=options.betas, weight_decay=options.weight_decay
         )
 
     def step(self, step: Step) -> StepReport:
@@ -140,10 +142,12 @@ class Trainer:
             term = policy_loss(policy, tokens, self._algorithm, stats, step.denominator)
             term.loss.backward()  # type: ignore[no-untyped-call]
             terms.append(term._replace(loss=term.loss.detach()))
-            policies.append(PolicyTokens(policy.logp.detach(), policy.entropy))
+            policies.append(
+                PolicyTokens(policy.logp.detach(), None if policy.entropy is None else policy.entropy.detach())
+            )
             scopes.append(stats)
         norm = nn.utils.clip_grad_norm_(self._parameters, self._options.grad_clip)
-        self._check_finite(step, terms, policies, norm)
+        self._check_finite(step, batches, (terms, policies), norm)
         lr = self._update()
         return StepReport(
             updated=True,
@@ -206,10 +210,22 @@ class Trainer:
         lr = self._options.lr_at(self.updates, self._total)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
+        for master, parameter in zip(self._masters, self._parameters, strict=True):
+            if master is not parameter and parameter.grad is not None:
+                master.grad = parameter.grad.float()
         self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for master, parameter in zip(self._masters, self._parameters, strict=True):
+                if master is not parameter:
+                    parameter.copy_(master)
+        self._zero_grad()
         self.updates += 1
         return lr
+
+    def _zero_grad(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def _check_staleness(self, stale: Metrics) -> None:
         largest = stale["staleness/max"].value
@@ -221,14 +237,19 @@ class Trainer:
             )
 
     def _check_finite(
-        self, step: Step, terms: Sequence[LossTerms], policies: Sequence[PolicyTokens], norm: Tensor
+        self,
+        step: Step,
+        batches: Sequence[TokenBatch],
+        results: tuple[Sequence[LossTerms], Sequence[PolicyTokens]],
+        norm: Tensor,
     ) -> None:
         """One wait for the device; only a bad step looks closer."""
+        terms, policies = results
         checks = [norm, *(t.loss for t in terms), *(p.logp.sum() for p in policies)]
         if bool(torch.stack([x.detach().float() for x in checks]).isfinite().all()):
             return
-        self._optimizer.zero_grad(set_to_none=True)
-        raise NonFiniteError(explain(step.micro_batches, [p.logp for p in policies], terms, self.updates))
+        self._zero_grad()
+        raise NonFiniteError(explain(step.micro_batches, batches, policies, self.updates))
 
     def _policy_metrics(self, step: Step, terms: Sequence[LossTerms], policies: Sequence[PolicyTokens]) -> Metrics:
         n = float(step.denominator.num_tokens)
@@ -238,7 +259,7 @@ class Trainer:
             "policy/loss": Metric(sum(float(t.loss) for t in terms)),
         }
         if self._algorithm.kl is not None:
-            metrics["policy/kl_reference"] = Metric(sum(float(t.kl) for t in terms), "mean", n)
+            metrics["policy/kl_reference"] = Metric(sum(float(t.kl) for t in terms) / n, "mean", n)
         return metrics
 
     def _readings(self, step: Step, scopes: Sequence[EdgeStatistics]) -> Metrics:
@@ -247,7 +268,7 @@ class Trainer:
         if all(scope is scopes[0] for scope in scopes):
             weighted = [(1.0, rule.readings(scopes[0][rule.reads]))]
         else:
-            sizes = [float(len(m.trainable)) for m in step.micro_batches]
+            sizes = [float(sum(len(row.rollout.completion) for row in m.rows)) for m in step.micro_batches]
             weighted = [(w, rule.readings(scope[rule.reads])) for w, scope in zip(sizes, scopes, strict=True)]
         total = sum(weight for weight, _ in weighted)
         return {name: Metric(sum(w * readings[name] for w, readings in weighted) / total) for name in weighted[0][1]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tether.records import Prompt
 from tether.registry import REWARDS
@@ -20,6 +21,9 @@ class Exact:
     >>> Exact()(prompt, "0,0,5"), Exact()(prompt, "0,0,4"), Exact()(prompt, "0,0,5,")
     (1.0, 0.0, 0.0)
     """
+
+    needs_end: ClassVar[bool] = True
+    """A completion that was cut is wrong, whatever it says so far."""
 
     def __call__(self, prompt: Prompt, response: str) -> float:
         """1.0 or 0.0."""
