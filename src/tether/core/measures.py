@@ -1,4 +1,4 @@
-"""What the tokens of a step looked like: mismatch, clipping, staleness; one pass, one wait for the device.
+"""What the tokens of a step looked like: mismatch, clipping, staleness; each one pass and one wait for the device.
 
 ``d = logp - logp_behavior`` over trainable tokens, at the weights just before the
 update; ``r = exp(d)``; log-ratios after the guard.
@@ -34,29 +34,35 @@ def mismatch(parts: Sequence[Measured]) -> Metrics:
     """
     quantile = AbsoluteQuantile(0.99)
     pairs = [(log_ratio(logp.detach(), t.logp_behavior), t) for logp, t in parts]
-    d = torch.cat([x[t.trainable] for x, t in pairs]).double()
-    if not len(d):
-        return {}
-    guarded = torch.cat([beyond_guard(logp.detach(), t.logp_behavior)[t.trainable] for logp, t in parts])
+    trainable = torch.cat([t.trainable for _, t in pairs])
+    # selected by where, not by an index or a product: an index waits for the device, and 0 * NaN is NaN
+    d = torch.where(trainable, torch.cat([x for x, _ in pairs]), 0.0).double()
+    guarded = torch.cat([beyond_guard(logp.detach(), t.logp_behavior) for logp, t in parts]) & trainable
+    n = trainable.sum(dtype=torch.float64)
     r = d.exp()
+    off = torch.where(trainable, r - 1, 0.0)
+    weights = torch.where(trainable, r, 0.0)
+    mean = d.sum() / n
     names = {
-        "abs_mean": d.abs().mean(),
-        "mean": d.mean(),
-        "variance": d.var(correction=0),
-        "k1": -d.mean(),
-        "k2": 0.5 * d.square().mean(),
-        "k3": (torch.expm1(d) - d).mean(),
-        "tv": 0.5 * (r - 1).abs().mean(),
-        "chi2": (r - 1).square().mean(),
-        "is_deviation_fraction": ((r - 1).abs() > IS_DEVIATION).double().mean(),
-        "ess": r.sum().square() / (len(r) * r.square().sum()),
-        "guard_fraction": guarded.double().mean(),
+        "abs_mean": d.abs().sum() / n,
+        "mean": mean,
+        "variance": torch.where(trainable, d - mean, 0.0).square().sum() / n,
+        "k1": -mean,
+        "k2": 0.5 * d.square().sum() / n,
+        "k3": (torch.expm1(d) - d).sum() / n,
+        "tv": 0.5 * off.abs().sum() / n,
+        "chi2": off.square().sum() / n,
+        "is_deviation_fraction": (off.abs() > IS_DEVIATION).sum() / n,
+        "ess": weights.sum().square() / (n * weights.square().sum()),
+        "guard_fraction": guarded.sum() / n,
         "p99": measure(pairs, [quantile])[quantile].double(),
-        "max": d.abs().max(),
+        "max": d.abs().amax() if len(d) else mean,
     }
-    values = torch.stack(list(names.values())).tolist()
+    count, *values = torch.stack([n, *(value.double() for value in names.values())]).tolist()
+    if not count:
+        return {}
     return {
-        f"mismatch/{name}": Metric(value, "max" if name == "max" else "mean", float(len(d)))
+        f"mismatch/{name}": Metric(value, "max" if name == "max" else "mean", count)
         for name, value in zip(names, values, strict=True)
     }
 

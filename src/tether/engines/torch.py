@@ -25,7 +25,8 @@ class Torch:
     """Batched sampling with a key-value cache, in this process.
 
     Its own copy of the model, in its own number format, decodes ``max_rows`` completions together and gives way to
-    the other parts every ``yield_every`` tokens; weights may change there, inside a completion. The cache is kept
+    the other parts every ``yield_every`` tokens; weights may change there, inside a completion (not in the regimes of
+    this version, which load only between generations). The cache is kept
     then: a token's version is that of the weights that made its logits, the cached keys before it may be older.
 
     >>> Torch(max_tokens=16).dtype
