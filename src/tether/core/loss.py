@@ -82,12 +82,8 @@ def policy_loss(
         weight = weight * correction(seen, quiet, stats[correction.reads]).value.detach()
     share = torch.where(trainable, algorithm.aggregation(quiet, denominator), 0.0)
     surrogate = -(share * weight * answer.objective).sum()
-    loss, kl = surrogate, torch.zeros_like(surrogate)
-    if algorithm.kl is not None:
-        assert quiet.logp_reference is not None, "a KL penalty needs logp_reference"
-        estimate = torch.where(trainable, algorithm.kl(log_ratio(logp, quiet.logp_reference)), 0.0)
-        loss = loss + algorithm.kl.coefficient * (share * estimate).sum()
-        kl = estimate.sum()
+    penalty, kl = _penalty(algorithm, quiet, logp, share)
+    loss = surrogate + penalty
     if algorithm.entropy:
         assert entropy is not None, "an entropy bonus needs the policy's entropy"
         loss = loss - algorithm.entropy * (share * entropy).sum()
@@ -99,6 +95,17 @@ def policy_loss(
         outward=(quiet.advantage * ratio.detach() > 0) & trainable,
         marks={name: Mark(m.value, torch.where(trainable, m.weight, 0.0)) for name, m in answer.marks.items()},
     )
+
+
+def _penalty(
+    algorithm: Algorithm, quiet: TokenBatch, logp: Float[Tensor, "T"], share: Float[Tensor, "T"]
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """What leaving the reference costs, aggregated and times its coefficient; and the sum of the estimate."""
+    if algorithm.kl is None:
+        return torch.zeros_like(logp).sum(), torch.zeros_like(logp).sum()
+    assert quiet.logp_reference is not None, "a KL penalty needs logp_reference"
+    estimate = torch.where(quiet.trainable, algorithm.kl(log_ratio(logp, quiet.logp_reference)), 0.0)
+    return algorithm.kl.coefficient * (share * estimate).sum(), estimate.sum()
 
 
 def measure_scope(
