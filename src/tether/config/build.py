@@ -6,18 +6,16 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from tether.config.parts import correct_by, device_of, evaluation_set, judge_of, prompts_of, reward_of
 from tether.config.recipe import Recipe
 from tether.errors import ConfigError
 from tether.evals.runner import Evaluation, Evaluator
 from tether.journal.ledger import Ledger
 from tether.journal.writer import RunWriter, check_unused
-from tether.models.loading import LoadedModel, load_model, resolve_source
+from tether.models.loading import DTYPES, LoadedModel, load_model, resolve_source
 from tether.models.policy import Policy
 from tether.pipeline.checkpoint import Checkpoints
-from tether.pipeline.controller import Controller, Observer
+from tether.pipeline.controller import Controller, Evaluate, Observer
 from tether.pipeline.loops import Loops, Packing
 from tether.pipeline.nonfinite import dump
 from tether.pipeline.publisher import Publisher
@@ -70,7 +68,7 @@ def build(recipe: Recipe, out: Path, observers: tuple[Observer, ...] = ()) -> Co
     check(recipe, out)
     device = device_of(recipe.run.device)
     loaded = load_model(recipe.model.path, dtype=recipe.model.dtype, device=device)
-    loaded.model.to(dtype=getattr(torch, recipe.trainer.dtype))
+    loaded.model.to(dtype=DTYPES[recipe.trainer.dtype])
     reward = reward_of(recipe.task.reward)
     task, max_tokens = (recipe.task_name, recipe.task), recipe.engine.max_tokens
     prompts = prompts_of(task, loaded, max_tokens, "train", recipe.run.seed)
@@ -154,7 +152,7 @@ def _trainer(recipe: Recipe, loaded: LoadedModel, device: str) -> Trainer:
     if recipe.algorithm.kl is not None:
         frozen = load_model(recipe.model.reference or recipe.model.path, dtype=recipe.model.dtype, device=device)
         _check_reference(loaded, frozen)
-        frozen.model.to(dtype=getattr(torch, recipe.trainer.dtype)).requires_grad_(False)
+        frozen.model.to(dtype=DTYPES[recipe.trainer.dtype]).requires_grad_(False)
         reference = Policy(frozen)
     return Trainer(
         Policy(loaded, gradient_checkpointing=recipe.trainer.gradient_checkpointing),
@@ -166,7 +164,8 @@ def _trainer(recipe: Recipe, loaded: LoadedModel, device: str) -> Trainer:
     )
 
 
-def _evaluator(recipe: Recipe, loaded: LoadedModel, trainer: Trainer, device: str) -> _TrainerEvaluation:
+def _evaluator(recipe: Recipe, loaded: LoadedModel, trainer: Trainer, device: str) -> Evaluate:
+    """Evaluates the trainer's weights of the moment."""
     options, store = recipe.eval, MemoryStore(recipe.engine.dtype)
     source = prompts_of((recipe.task_name, recipe.task), loaded, recipe.engine.max_tokens, "heldout", recipe.run.seed)
     prompts, requests = evaluation_set(
@@ -178,14 +177,9 @@ def _evaluator(recipe: Recipe, loaded: LoadedModel, trainer: Trainer, device: st
     )
     engine = recipe.engine.open(recipe.model.path, store=store, clock=FreeClock(), device=device)
     judge = judge_of(loaded, REWARDS.build("exact"))
-    return _TrainerEvaluation(trainer, Evaluator(engine, store, prompts, requests, correct_by(judge)))
+    evaluator = Evaluator(engine, store, prompts, requests, correct_by(judge))
 
+    async def evaluate() -> Evaluation:
+        return await evaluator(trainer.updates, trainer.policy.weights())
 
-class _TrainerEvaluation:
-    """Evaluates the trainer's weights of the moment."""
-
-    def __init__(self, trainer: Trainer, evaluator: Evaluator) -> None:
-        self._trainer, self._evaluator = trainer, evaluator
-
-    async def __call__(self) -> Evaluation:
-        return await self._evaluator(self._trainer.updates, self._trainer.policy.weights())
+    return evaluate

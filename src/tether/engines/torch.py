@@ -12,11 +12,10 @@ from torch import Tensor
 from tether.engines.attention import use_grouped_attention
 from tether.engines.decoding import Decodable, RowBatch
 from tether.errors import ConfigError, DataError, ModelError
+from tether.models.loading import DTYPES, load_model
 from tether.ports import Clock, EngineCapabilities, GenerationRequest, Publication, WeightStore
 from tether.records import Completion
 from tether.registry import ENGINES
-
-_DTYPES = ("bfloat16", "float32")
 
 
 @ENGINES.register("torch")
@@ -49,8 +48,8 @@ class Torch:
     """Tokens decoded between two moments at which weights may change."""
 
     def __post_init__(self) -> None:
-        if self.dtype not in _DTYPES:
-            raise ConfigError(f"engine.dtype must be one of {', '.join(_DTYPES)}; got {self.dtype!r}")
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"engine.dtype must be one of {', '.join(sorted(DTYPES))}; got {self.dtype!r}")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise ConfigError(f"engine.temperature must be finite and at least 0 (0 is greedy); got {self.temperature}")
         if self.temperature and not 1e-6 <= self.temperature <= 1e3:
@@ -63,8 +62,6 @@ class Torch:
 
     def open(self, source: str, *, store: WeightStore, clock: Clock, device: str) -> TorchEngine:
         """Load the model of ``source``; its weights have version -1 until the first ``load``."""
-        from tether.models.loading import load_model
-
         return TorchEngine(load_model(source, dtype=self.dtype, device=device), self, store=store, clock=clock)
 
 

@@ -7,12 +7,10 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from tether.errors import ConfigError
 from tether.journal.schema import MODEL_FOLDER
 from tether.models.finite import check_finite_weights
-from tether.models.loading import LoadedModel, save_model
+from tether.models.loading import DTYPES, LoadedModel, save_model
 
 CHECKPOINTS_FOLDER = "checkpoints"
 
@@ -60,7 +58,7 @@ class Checkpoints:
     def _write(self, target: Path) -> Path:
         """The weights in the dtype they are saved in; refused if they are not finite."""
         check_finite_weights(self._loaded.model.state_dict(), "the model to be saved")
-        dtype, loaded = getattr(torch, self._dtype), self._loaded
+        dtype, loaded = DTYPES[self._dtype], self._loaded
         if loaded.model.dtype != dtype:
             loaded = replace(loaded, model=copy.deepcopy(loaded.model).to(dtype))
         return save_model(loaded, target)

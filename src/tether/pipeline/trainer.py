@@ -185,8 +185,7 @@ class Trainer:
     def _with_proximal(self, tokens: TokenBatch, logp: Float[Tensor, "T"]) -> TokenBatch:
         # one update a batch: the anchor is the current policy itself, so its own forward serves, and the ratio to it
         # is 1 to the last bit
-        proximal = self._algorithm.proximal(logp.detach(), tokens.logp_behavior)
-        return tokens if proximal is tokens.logp_behavior else replace(tokens, logp_proximal=proximal)
+        return replace(tokens, logp_proximal=self._algorithm.proximal(logp.detach(), tokens.logp_behavior))
 
     def _measure_step(
         self, micro_batches: Sequence[MicroBatch], batches: Sequence[TokenBatch]
@@ -253,7 +252,7 @@ class Trainer:
 
     def _policy_metrics(self, step: Step, terms: Sequence[LossTerms], policies: Sequence[PolicyTokens]) -> Metrics:
         n = float(step.denominator.num_tokens)
-        entropy = sum(float(p.entropy.detach().sum()) for p in policies if p.entropy is not None) / n
+        entropy = sum(float(p.entropy.sum()) for p in policies if p.entropy is not None) / n
         metrics = {
             "policy/entropy": Metric(entropy, "mean", n),
             "policy/loss": Metric(sum(float(t.loss) for t in terms)),

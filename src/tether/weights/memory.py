@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-import torch
 from torch import Tensor
 
 from tether.errors import ConfigError, ModelError
 from tether.models.fingerprint import fingerprint
+from tether.models.loading import DTYPES
 from tether.ports import Publication
-
-_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 class MemoryStore:
@@ -20,6 +18,7 @@ class MemoryStore:
 
     A version becomes visible by one assignment after everything is copied and hashed: it is whole or absent.
 
+    >>> import torch
     >>> store = MemoryStore("bfloat16", keep=1)
     >>> first = store.publish(0, {"w": torch.ones(2)})
     >>> store.fetch(first)["w"].dtype
@@ -31,11 +30,11 @@ class MemoryStore:
     """
 
     def __init__(self, dtype: str, keep: int = 2) -> None:
-        if dtype not in _DTYPES:
-            raise ConfigError(f"the published dtype must be one of {', '.join(_DTYPES)}; got {dtype!r}")
+        if dtype not in DTYPES:
+            raise ConfigError(f"the published dtype must be one of {', '.join(sorted(DTYPES))}; got {dtype!r}")
         if keep < 1:
             raise ConfigError(f"keep must be at least 1 version; got {keep}")
-        self._dtype = _DTYPES[dtype]
+        self._dtype = DTYPES[dtype]
         self._keep = keep
         self._held: dict[int, tuple[Publication, Mapping[str, Tensor]]] = {}
         self._newest = -1
