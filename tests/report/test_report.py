@@ -15,7 +15,7 @@ from tether.errors import RunDirectoryError
 from tether.journal import RunView, RunWriter
 from tether.records import Event, Metric
 from tether.report import write_report
-from tether.report.figures import MOST_POINTS, PANELS, draw, find, thin
+from tether.report.figures import FEW_POINTS, MOST_POINTS, PANELS, draw, find, running_mean, thin
 
 from .conftest import NASTY, make_run
 
@@ -208,6 +208,75 @@ def test_thinning_keeps_the_extremes_and_the_order(values, most):
     assert kept.max() == max(values)
     assert kept.min() == min(values)
     assert (np.diff(steps) > 0).all()
+
+
+def panel_of(title: str):
+    return next(panel for panel in PANELS if panel.title == title)
+
+
+def lines_of(plot) -> dict[str, list]:
+    """The renderers of each entry of a figure's legend."""
+    (legend,) = plot.legend
+    return {item.label.value: item.renderers for item in legend.items}
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=300), st.integers(0, 30), st.integers(1, 50))
+def test_a_running_mean_stays_between_the_extremes_and_a_window_of_1_changes_nothing(values, window, most):
+    series = (np.arange(len(values)), np.array(values))
+    steps, means = running_mean(series, window, most)
+    assert len(steps) <= most
+    assert (means >= min(values) * (1 - 1e-12)).all()
+    assert (means <= max(values) * (1 + 1e-12)).all()
+    assert running_mean(series, 1)[1].tolist() == values
+
+
+def test_a_long_curve_is_pale_under_its_mean_and_a_short_one_has_dots(finished, tmp_path):
+    long = lines_of(draw(panel_of("Mismatch"), RunView(finished), DataRange1d()))["mean |d|"]
+    assert [(line.glyph.line_width, line.glyph.line_alpha) for line in long] == [(2.0, 1.0), (1.0, 0.3)]
+    short = lines_of(draw(panel_of("Mismatch"), RunView(make_run(tmp_path / "run", FEW_POINTS)), DataRange1d()))
+    assert [type(line.glyph).__name__ for line in short["mean |d|"]] == ["Scatter", "Line"]
+
+
+def test_how_to_read_a_long_curve_is_said_where_there_is_one(finished, tmp_path):
+    assert "running mean over 4% of the run" in parse(finished / "report.html").text
+    assert "running mean" not in parse(write_report(make_run(tmp_path / "run", 5))).text
+
+
+def test_a_curve_that_may_cover_another_has_no_dots(tmp_path):
+    lines = lines_of(draw(panel_of("SAT's trust region"), RunView(make_run(tmp_path / "run", 9)), DataRange1d()))
+    assert [len(lines[label]) for label in ("q", "below 1", "above 1")] == [2, 2, 1]
+
+
+def test_the_bound_of_the_recipe_is_drawn_beside_the_staleness(tmp_path):
+    run = make_run(tmp_path / "run", 20)
+    assert "bound 15" not in lines_of(draw(panel_of("Staleness"), RunView(run), DataRange1d()))
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "derived": {"staleness_bound": 15}}))
+    (line,) = lines_of(draw(panel_of("Staleness"), RunView(run), DataRange1d()))["bound 15"]
+    assert line.data_source.data["y"] == [15.0, 15.0]
+
+
+def test_a_level_that_a_log_axis_cannot_show_is_left_out(tmp_path):
+    run = make_run(tmp_path / "run", 5)
+    config = json.loads((run / "config.json").read_text())
+    config["algorithm"]["rule"]["epsilon_low"] = 0.0
+    (run / "config.json").write_text(json.dumps(config))
+    assert set(lines_of(draw(panel_of("SAT's trust region"), RunView(run), DataRange1d()))) == {
+        "q",
+        "below 1",
+        "above 1",
+    }
+
+
+@pytest.mark.parametrize(("least", "count"), [(1e-2, 57), (1e-7, 19)])
+def test_a_log_axis_that_spans_many_decades_has_fewer_labels(tmp_path, least, count):
+    with RunWriter(tmp_path) as writer:
+        for step, norm in enumerate((least, 1.0)):
+            metrics = {"policy/grad_norm": Metric(norm)}
+            writer.event(Event(event="step", step=step, version=step, metrics=metrics))
+    plot = draw(panel_of("Gradient norm"), RunView(tmp_path), DataRange1d())
+    assert plot is not None
+    assert len(plot.yaxis.ticker.ticks) == count
 
 
 def test_a_long_run_stays_under_the_limit(tmp_path):

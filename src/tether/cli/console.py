@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import click
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from tether.journal.overlap import overlap_of
+from tether.journal.reader import RunView
 from tether.records import Event, Metrics
 
 SHARES = (("gen", "generate"), ("train", "train"), ("eval", "eval"))
@@ -24,6 +26,10 @@ PIPED_WIDTH = 160
 """Columns when the output is piped."""
 LINES = 40
 """About how many step lines a whole run prints."""
+BESIDE_BAR = 58
+"""Columns of what stands beside the bar of a terminal."""
+RANKS = ("reward", "acc", "stale", "|d|", "eta", "tok/s", "q", "cut", "radius", "work")
+"""Parts of a step's line; where the terminal is narrow, the last of these go first."""
 
 
 def print_recipe(resolved: Mapping[str, Any]) -> None:
@@ -47,16 +53,25 @@ def plain_console() -> Console:
 
 
 class TrainingConsole:
-    """Follows the events of a run."""
+    """Follows the events of a run, on a console and by a clock of one's own if need be."""
 
-    def __init__(self, resolved: Mapping[str, Any], folder: Path) -> None:
-        self._resolved, self._folder = resolved, folder
-        self._console = plain_console()
+    def __init__(
+        self,
+        resolved: Mapping[str, Any],
+        folder: Path,
+        *,
+        first: int = 0,
+        console: Console | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._resolved, self._folder, self._now = resolved, folder, now
+        self._console = console or plain_console()
         self._total = int(resolved["run"]["steps"])
+        self._first = first
         self._every = max(1, self._total // LINES)
         self._progress = Progress(
             TextColumn("step {task.completed}/{task.total}"),
-            BarColumn(bar_width=30),
+            BarColumn(bar_width=max(8, min(30, self._console.width - BESIDE_BAR))),
             TaskProgressColumn(),
             TextColumn("{task.fields[text]}"),
             console=self._console,
@@ -64,7 +79,7 @@ class TrainingConsole:
         self._task = self._progress.add_task("train", total=self._total, text="")
         self._live = Live(self._progress, console=self._console, refresh_per_second=4, transient=True)
         self._is_live = self._console.is_terminal
-        self._began = time.monotonic()
+        self._began = self._now()
         self._first_step = 0.0
         self._tokens = 0.0
         self._accuracy = ""
@@ -93,9 +108,12 @@ class TrainingConsole:
             self._on_step(event)
         elif event.event == "fail":
             self._console.print(Text(f"stopped at step {event.step}: {event.note}", "bold red"), soft_wrap=True)
-            self._console.print(f"run directory {self._folder} is kept", soft_wrap=True)
+            self._console.print(
+                f"run directory {self._folder} is kept; go on with: tether train --resume {self._folder}",
+                soft_wrap=True,
+            )
         elif event.event == "warn":
-            self._console.print(Text(f"warning at step {event.step}: {event.note}", "yellow"), soft_wrap=True)
+            self._say(Text(f"warning at step {event.step}: {event.note}", "yellow"))
         self._last = event
 
     def print_summary(self) -> None:
@@ -103,9 +121,9 @@ class TrainingConsole:
         if self._last is None or self._last.event != "finish":
             return
         metrics = self._last.metrics
-        table = Table(title="result", show_header=False, title_justify="left")
-        table.add_column(style="bold")
-        table.add_column()
+        table = Table(box=None, show_header=False, pad_edge=True, padding=(0, 1))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
         if "eval/accuracy_gain" in metrics:
             before, after = _number(metrics, "eval/accuracy_before"), _number(metrics, "eval/accuracy_after")
             gain = [_number(metrics, f"eval/accuracy_gain{end}") for end in ("", "_low", "_high")]
@@ -113,16 +131,23 @@ class TrainingConsole:
             table.add_row("held-out accuracy", f"{before:.3f} before, {after:.3f} after ({n} prompts)")
             table.add_row("gain", f"{gain[0]:+.3f}, paired 95 % interval {gain[1]:+.3f} to {gain[2]:+.3f}")
         if self._resolved["algorithm"]["rule"]["name"] == "sat":
-            table.add_row("steps in which SAT newly cut tokens", f"{self._newly_cut_steps} of {self._steps}")
+            table.add_row("newly cut by SAT", f"tokens in {self._newly_cut_steps} of {self._steps} steps")
         balance = metrics["ledger/balance"].value if "ledger/balance" in metrics else {}
         assert isinstance(balance, Mapping)
         table.add_row("rollouts", ", ".join(f"{fate} {int(count)}" for fate, count in balance.items()))
         spent = sorted(self._seconds.items(), key=lambda item: -item[1])
         table.add_row("seconds", ", ".join(f"{what} {seconds:.1f}" for what, seconds in spent))
-        table.add_row("wall time", f"{time.monotonic() - self._began:.0f} s")
+        table.add_row("wall time", f"{self._now() - self._began:.0f} s")
+        if self._resolved["placement"]["kind"] != "inline":
+            table.add_row("overlap", str(overlap_of(RunView(self._folder).steps)))
         table.add_row("run directory", str(self._folder))
         table.add_row("report", str(self._folder / "report.html"))
+        self._console.print("result", style="bold")
         self._console.print(table)
+
+    def _say(self, text: Text) -> None:
+        """A message: wrapped between words on a terminal, one line where it is piped."""
+        self._console.print(text, soft_wrap=not self._is_live)
 
     def _header(self) -> None:
         r = self._resolved
@@ -134,14 +159,14 @@ class TrainingConsole:
             f"trainer {r['trainer']['dtype']}",
             f"no token will be staler than {r['derived']['staleness_bound']} optimizer updates when it is trained on",
         ]
-        self._console.print(Group(*[Text(line) for line in lines]), soft_wrap=True)
+        for line in lines:
+            self._say(Text(line))
 
     def _on_eval(self, event: Event) -> None:
         value, low, high = (_number(event.metrics, f"eval/accuracy{end}") for end in ("", "_low", "_high"))
         self._accuracy = f"{value:.3f}"
-        self._console.print(
-            f"step {event.step:>5}  held-out accuracy {value:.3f} ({low:.3f} to {high:.3f}), version {event.version}"
-        )
+        text = f"step {event.step:>5}  held-out accuracy {value:.3f} ({low:.3f} to {high:.3f}), version {event.version}"
+        self._say(Text(text, "bold"))
 
     def _on_step(self, event: Event) -> None:
         metrics = event.metrics
@@ -154,36 +179,56 @@ class TrainingConsole:
         staleness = metrics.get("staleness/mean")
         self._tokens += staleness.count if staleness is not None else 0.0
         if not self._first_step:
-            self._first_step = time.monotonic()
-        eta = self._eta(event.step)
+            self._first_step = self._now()
+        eta = self._eta(event.step - self._first)
         if self._is_live:  # what fits into a narrow window; the printed lines have the rest
             short = f"{eta}  reward {_number(metrics, 'reward/mean'):.2f}  acc {self._accuracy or '-'}"
             self._progress.update(self._task, completed=event.step, text=short)
         if event.step == 1 or event.step % self._every == 0:
-            self._console.print(f"step {event.step:>5}  {self._line(event)}  {eta}", soft_wrap=True)
+            self._console.print(self._line(event, eta), soft_wrap=True)
 
     def _eta(self, step: int) -> str:
-        elapsed, done = time.monotonic() - self._first_step, step - 1
-        return f"eta {elapsed / done * (self._total - step):.0f} s" if done else "eta ?"
+        elapsed, done = self._now() - self._first_step, step - 1
+        return f"eta {elapsed / done * (self._total - self._first - step):>4.0f} s" if done > 0 else "eta    ?"
 
-    def _line(self, event: Event) -> str:
-        m = event.metrics
+    def _line(self, event: Event, eta: str) -> Text:
+        """The parts of a step that fit beside each other, in columns; their names are dim."""
         if event.event == "skip":
-            return "no trainable token: no update"
-        parts = [
-            f"reward {_number(m, 'reward/mean'):.2f}",
-            f"acc {self._accuracy or '-'}",
-            f"stale {_number(m, 'staleness/mean'):.1f}/{_number(m, 'staleness/max'):.0f}",
-            f"|d| {_number(m, 'mismatch/abs_mean'):.4f}",
-        ]
+            return Text(f"step {event.step:>5}  no trainable token: no update  {eta}")
+        parts = self._parts(event.metrics) | {"eta": Text.assemble((eta[:3], "dim"), eta[3:])}
+        line = Text(f"step {event.step:>5}")
+        room = self._console.width - len(line)
+        for name in sorted(parts, key=RANKS.index):
+            room -= 2 + len(parts[name])
+            if room < 0:
+                parts = {kept: parts[kept] for kept in parts if RANKS.index(kept) < RANKS.index(name)}
+                break
+        for part in parts.values():
+            line.append("  ").append_text(part)
+        return line
+
+    def _parts(self, m: Metrics) -> dict[str, Text]:
+        """What a step's line may hold, in the order shown."""
+        bound = float(self._resolved["derived"]["staleness_bound"])
+        stale = f"{_number(m, 'staleness/mean'):.1f}/{_number(m, 'staleness/max'):.0f}"
+        values = {
+            "reward": f"{_number(m, 'reward/mean'):.2f}",
+            "acc": self._accuracy or "-".ljust(5),
+            "stale": stale.ljust(len(f"{bound:.1f}/{bound:.0f}")),
+            "|d|": f"{_number(m, 'mismatch/abs_mean'):.4f}",
+        }
         if "sat/q" in m:
-            parts.append(
-                f"q {_number(m, 'sat/q'):.4f} radius -{_number(m, 'sat/effective_radius_low'):.3f}"
-                f"/+{_number(m, 'sat/effective_radius_high'):.3f} cut {_number(m, 'sat/newly_cut_fraction'):.1%}"
-            )
+            low, high = (_number(m, f"sat/effective_radius_{side}") for side in ("low", "high"))
+            cut = _number(m, "sat/newly_cut_fraction")
+            values |= {"q": f"{_number(m, 'sat/q'):.4f}", "radius": f"-{low:.3f}/+{high:.3f}", "cut": f"{cut:>5.1%}"}
+        parts = {name: Text.assemble((f"{name} ", "dim"), value) for name, value in values.items()}
         total = sum(self._seconds.values()) or 1.0
-        shares = [f"{what} {self._seconds.get(name, 0.0) / total:.0%}" for what, name in SHARES]
-        return "  ".join([*parts, f"{self._tokens / total:.0f} tok/s", " ".join(shares)])
+        shares = [
+            ((f"{what} ", "dim"), f"{self._seconds.get(name, 0.0) / total:.0%}".ljust(4)) for what, name in SHARES
+        ]
+        parts["tok/s"] = Text.assemble(f"{self._tokens / total:>5.0f}", (" tok/s", "dim"))
+        parts["work"] = Text.assemble(*(piece for share in shares for piece in share))
+        return parts
 
 
 def _number(metrics: Metrics, name: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
@@ -18,16 +18,19 @@ from bokeh.models import (
     PrintfTickFormatter,
 )
 from bokeh.plotting import figure
+from numpy.typing import NDArray
 
 from tether.journal import RunView
 from tether.journal.reader import Series
 
 BLUE: Final = "#3d85c6"
+"""What a panel is about."""
 ORANGE: Final = "#e08a1e"
-RED: Final = "#d0506a"
+"""Its upper end: the worst token, the outer radius."""
 GREEN: Final = "#2e9e86"
+"""What the run is for: accuracy on prompts that it does not train on."""
 GREY: Final = "#8a919c"
-"""Readable on a light and on a dark page, as are all colours here."""
+"""What to compare with: a bound, a threshold. All four are readable on a light and on a dark page."""
 
 MOST_POINTS: Final = 2000
 """A longer curve is thinned to the lowest and the highest point of each of half as many stretches."""
@@ -35,10 +38,13 @@ MOST_POINTS: Final = 2000
 
 LOG_TICKS: Final = tuple(float(f"{digit}e{power}") for power in range(-12, 7) for digit in (1, 2, 5))
 """Labels of a log axis: the usual ticker crowds less than a decade and leaves more than one bare."""
-
+MOST_DECADES: Final = 4
+"""An axis that spans more has a label at each power of ten only."""
 
 FEW_POINTS: Final = 60
-"""A curve this short has a dot at each point."""
+"""A curve this short has a dot at each point; a longer one is pale, under its running mean."""
+NUM_WINDOWS: Final = 25
+"""The running mean of a long curve is over one in so many of its points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +59,7 @@ class Curve:
     band: tuple[str, str] | None = None
     """Metrics of the lower and the upper end of its interval, drawn if both were measured."""
     dash: Literal["solid", "dashed"] = "solid"
-    """``dashed`` for a curve that may lie exactly on another one."""
+    """``dashed`` for a curve that may lie exactly on another one; it has no dots, so that the other shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +73,11 @@ class Panel:
     curves: tuple[Curve, ...]
     scale: Literal["linear", "log"] = "linear"
     """``log`` is kept only where every value drawn is above 0."""
+    level: tuple[str, str] | None = None
+    """A number of the resolved recipe to compare with, drawn as a dotted line: its label and its dotted place."""
     kind: Literal["curves", "histogram"] = "curves"
+    is_noisy: bool = True
+    """Whether a long run's curves need a running mean to be read."""
 
 
 PANELS: Final = (
@@ -96,8 +106,10 @@ PANELS: Final = (
     Panel(
         title="Staleness",
         unit="optimizer updates",
-        says="Updates made between a token's weights and its use. Healthy: the maximum stays under the bound "
-        "printed at the start; a drift upwards means that generation falls behind.",
+        says="Updates made between a token's weights and its use. Healthy: the maximum never passes the bound; "
+        "a drift upwards means that generation falls behind.",
+        level=("bound", "derived.staleness_bound"),
+        is_noisy=False,
         curves=(
             Curve(metric="staleness/max", label="max", colour=ORANGE),
             Curve(metric="staleness/mean", label="mean", colour=BLUE, dash="dashed"),
@@ -125,14 +137,15 @@ PANELS: Final = (
     Panel(
         title="SAT's trust region",
         unit="log-ratio, radius",
-        says="q, above which a token's radius contracts, and the one PPO radius that gives the same gradient. "
-        "Healthy: the radii sit below PPO's own and tighten when q is small.",
+        says="q, above which a token's radius contracts, and the PPO radius below and above 1 that gives the same "
+        "gradient. Healthy: both sit below PPO's own and tighten when q is small.",
         curves=(
             Curve(metric="sat/q", label="q", colour=GREY),
-            Curve(metric="sat/effective_radius_low", label="radius below 1", colour=BLUE),
-            Curve(metric="sat/effective_radius_high", label="radius above 1", colour=ORANGE, dash="dashed"),
+            Curve(metric="sat/effective_radius_low", label="below 1", colour=BLUE),
+            Curve(metric="sat/effective_radius_high", label="above 1", colour=ORANGE, dash="dashed"),
         ),
         scale="log",
+        level=("PPO", "algorithm.rule.epsilon_low"),
     ),
     Panel(
         title="Tokens held back",
@@ -150,14 +163,14 @@ PANELS: Final = (
         unit="nats a token",
         says="How undecided the policy is. Healthy: it sinks slowly as the policy learns; a plunge towards 0 "
         "ends exploration, and a rise means that the policy is coming apart.",
-        curves=(Curve(metric="policy/entropy", label="entropy", colour=GREEN),),
+        curves=(Curve(metric="policy/entropy", label="entropy", colour=BLUE),),
     ),
     Panel(
         title="Gradient norm",
         unit="norm before clipping",
         says="Size of each step's gradient. Healthy: one order of magnitude, single spikes that pass; "
         "a lasting rise calls for a lower learning rate or a shorter lag.",
-        curves=(Curve(metric="policy/grad_norm", label="gradient norm", colour=RED),),
+        curves=(Curve(metric="policy/grad_norm", label="gradient norm", colour=BLUE),),
         scale="log",
     ),
     Panel(
@@ -176,29 +189,74 @@ def draw(panel: Panel, run: RunView, steps: DataRange1d) -> figure | None:
 
 
 def _curves(panel: Panel, run: RunView, steps: DataRange1d) -> figure | None:
-    drawn = [(curve, name, thin(run.series(name, curve.event))) for curve in panel.curves if (name := find(curve, run))]
+    drawn = [(curve, name, run.series(name, curve.event)) for curve in panel.curves if (name := find(curve, run))]
     if not drawn:
         return None
     is_log = panel.scale == "log" and all((series[1] > 0).all() for _, _, series in drawn)
     plot = _frame(panel, x_range=steps, y_axis_type="log" if is_log else "linear", x_axis_label="step")
     if is_log:
-        plot.yaxis.ticker = FixedTicker(ticks=list(LOG_TICKS), minor_ticks=[])
-        plot.yaxis.formatter = PrintfTickFormatter(format="%g")
-        plot.ygrid.ticker = plot.yaxis.ticker
+        _log_axis(plot, [series[1] for _, _, series in drawn])
     items, lines = [], []
-    for curve, name, (x, y) in drawn:
+    for curve, name, series in drawn:
         if curve.band:
             _band(plot, curve, run)
+        x, y = thin(series)
         data = {"x": x.astype(np.int32), "y": y}
-        line = plot.line("x", "y", source=data, color=curve.colour, line_width=1.6, line_dash=curve.dash)
-        dots = [plot.scatter("x", "y", source=data, color=curve.colour, size=5)] if len(x) <= FEW_POINTS else []
+        is_long = panel.is_noisy and len(x) > FEW_POINTS
+        pen = {"line_width": 1.0, "line_alpha": 0.3} if is_long else {"line_width": 1.6, "line_dash": curve.dash}
+        line = plot.line("x", "y", source=data, color=curve.colour, **pen)
+        drawings = [line, *([_mean(plot, curve, series)] if is_long else [])]
+        if len(x) <= FEW_POINTS and curve.dash == "solid":
+            drawings.append(plot.scatter("x", "y", source=data, color=curve.colour, size=5))
         label = curve.label if "*" not in curve.metric else name.rpartition("/")[2]
-        items.append(LegendItem(label=label, renderers=[line, *dots]))
+        items.append(LegendItem(label=label, renderers=drawings[::-1]))
         lines.append((label, line))
     _hovers(plot, lines)
+    if panel.level and (level := _number_at(panel.level[1], run)) > (0 if is_log else -np.inf):
+        x = np.concatenate([series[0] for _, _, series in drawn])
+        ends = [int(x.min()), int(x.max())]
+        line = plot.line(ends, [level, level], color=GREY, line_width=1.4, line_dash="dotted")
+        items.append(LegendItem(label=f"{panel.level[0]} {level:g}", renderers=[line]))
     if len(items) > 1:
         plot.add_layout(_legend(items), "above")
     return plot
+
+
+def _mean(plot: figure, curve: Curve, series: Series) -> Any:
+    """The running mean of a long curve, with every step in it."""
+    x, y = running_mean(series, len(series[0]) // NUM_WINDOWS)
+    data = {"x": x.astype(np.int32), "y": y}
+    return plot.line("x", "y", source=data, color=curve.colour, line_width=2.0, line_dash=curve.dash)
+
+
+def running_mean(series: Series, window: int, most: int = MOST_POINTS) -> Series:
+    """Mean of each value and its neighbours, ``window // 2`` on each side, fewer at the ends; at some steps of many.
+
+    >>> _, means = running_mean((np.arange(4), np.array([0.0, 3.0, 0.0, 0.0])), window=2)
+    >>> means.tolist()
+    [1.5, 1.0, 1.0, 0.0]
+    """
+    steps, values = series
+    at = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), most)).round().astype(int))
+    half = window // 2
+    return steps[at], np.array([values[max(0, i - half) : i + half + 1].mean() for i in at])
+
+
+def _log_axis(plot: figure, values: Sequence[NDArray[np.float64]]) -> None:
+    """Labels that are neither crowded nor missing, whatever the axis spans."""
+    all_of_them = np.concatenate(values)
+    is_wide = np.log10(all_of_them.max()) - np.log10(all_of_them.min()) > MOST_DECADES
+    plot.yaxis.ticker = FixedTicker(ticks=list(LOG_TICKS[:: 3 if is_wide else 1]), minor_ticks=[])
+    plot.yaxis.formatter = PrintfTickFormatter(format="%g")
+    plot.ygrid.ticker = plot.yaxis.ticker
+
+
+def _number_at(place: str, run: RunView) -> float:
+    """A number of the resolved recipe; ``-inf`` if it has none there."""
+    value: Any = run.config
+    for key in place.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, int | float) else -np.inf
 
 
 def _hovers(plot: figure, lines: Sequence[tuple[str, Any]]) -> None:

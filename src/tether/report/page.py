@@ -18,7 +18,7 @@ from tether.journal import RunView, Sample
 from tether.journal.schema import EVENTS_FILE, REPORT_FILE
 from tether.journal.writer import write_whole
 from tether.records import Metrics
-from tether.report.figures import PANELS, draw
+from tether.report.figures import FEW_POINTS, NUM_WINDOWS, PANELS, draw
 
 SETTINGS: Final = (
     ("algorithm", ("derived.algorithm", "algorithm.preset")),
@@ -60,6 +60,7 @@ def render(run: RunView) -> str:
         notices="".join(_notices(run)),
         outcome=_outcome(run),
         settings="".join(_settings(run.config)),
+        reading=_reading(run),
         figures=figures,
         fates=_fates(run),
         times=_times(run),
@@ -81,6 +82,13 @@ def _figures(run: RunView) -> tuple[str, str]:
         for panel in PANELS
     ]
     return "\n".join(cards), script
+
+
+def _reading(run: RunView) -> str:
+    """How to read curves that are too long for a dot a step."""
+    if len(run.steps) <= FEW_POINTS:
+        return ""
+    return f'<p class="soft reading">Pale: each step. Strong: running mean over {1 / NUM_WINDOWS:.0%} of the run.</p>'
 
 
 def _subtitle(run: RunView) -> str:
@@ -140,7 +148,8 @@ def _outcome(run: RunView) -> str:
     if gain is None or low is None or high is None:
         return f'{text}<p class="gain soft">first and last evaluation; no paired interval was recorded</p>'
     kind = "finished" if low > 0 else "failed" if high < 0 else "unfinished"
-    return f'{text}<p class="gain {kind}">{gain:+.3f}, paired 95 % interval {low:+.3f} to {high:+.3f}</p>'
+    interval = f'<span class="whole">paired 95 % interval {low:+.3f} to {high:+.3f}</span>'
+    return f'{text}<p class="gain {kind}">{gain:+.3f}, {interval}</p>'
 
 
 def _settings(config: Mapping[str, Any]) -> Iterable[str]:
@@ -179,13 +188,13 @@ def _times(run: RunView) -> str:
         return '<p class="soft">not measured in this run</p>'
     largest = max(totals.values()) or 1.0
     rows = [
-        f"<tr><td>{escape(name.removeprefix('time/').removesuffix('_s').replace('_', ' '))}</td>"
-        f'<td style="width:45%"><meter max="{largest:.6g}" value="{seconds:.6g}"></meter></td>'
+        f'<tr><td class="whole">{escape(name.removeprefix("time/").removesuffix("_s").replace("_", " "))}</td>'
+        f'<td class="bar"><i style="width:{max(0.0, seconds / largest):.2%}"></i></td>'
         f'<td class="num">{seconds:,.1f} s</td></tr>'
         for name, seconds in totals.items()
     ]
     all_of_these = sum(totals.values())
-    rows.append(f'<tr><td class="soft">all of these</td><td></td><td class="num">{all_of_these:,.1f} s</td></tr>')
+    rows.append(f'<tr><td class="soft whole">all of these</td><td></td><td class="num">{all_of_these:,.1f} s</td></tr>')
     return (
         '<p class="soft">Seconds that each part measured while it worked. The wall clock of the run counts loading, '
         "and the time between the parts, as well.</p>"
@@ -213,6 +222,6 @@ def _sample_row(sample: Sample) -> str:
     low, high = (int(staleness.min()), int(staleness.max())) if len(staleness) else (0, 0)
     spread = str(low) if low == high else f"{low}–{high}"  # noqa: RUF001
     cells = (str(sample.step), sample.id, spread, f"{sample.reward:g}")
-    plain = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    plain = "".join(f'<td class="whole">{escape(cell)}</td>' for cell in cells)
     texts = "".join(f'<td class="mono text">{escape(text)}</td>' for text in (sample.prompt, sample.completion))
     return f"<tr>{plain}{texts}</tr>"

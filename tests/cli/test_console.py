@@ -1,0 +1,109 @@
+"""What a person sees of a run, on terminals of several widths."""
+
+import importlib.util
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.architecture.tree import ROOT
+from tests.report.conftest import make_run
+from tether.cli.console import RANKS, TrainingConsole
+from tether.journal import RunView
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return RunView(make_run(tmp_path_factory.mktemp("runs") / "run", 60))
+
+
+def resolved(run: RunView) -> dict[str, Any]:
+    """The run's recipe with what the console asks of it."""
+    return {
+        **run.config,
+        "derived": {"algorithm": "sat-gspo", "staleness_bound": 15},
+        "run": {"steps": 60},
+        "trainer": {"dtype": "float32"},
+        "placement": {"kind": "inline"},
+    }
+
+
+def lines_of(run: RunView, width: int, *, is_live: bool = False) -> list[str]:
+    """What was printed about a run."""
+    file = io.StringIO()
+    console = Console(width=width, file=file, highlight=False, force_terminal=is_live, color_system=None)
+    with TrainingConsole(resolved(run), Path("runs/quickstart"), console=console, now=lambda: 0.0) as shown:
+        for event in run.events:
+            shown.on_event(event)
+    shown.print_summary()
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_no_line_is_wider_than_the_terminal(run, width):
+    lines = lines_of(run, width)[3:]  # after the header, which a terminal wraps between words
+    assert max(map(len, lines)) <= width
+    assert len([line for line in lines if line.startswith("step") and "reward" in line]) == 60
+    wrapped = [line.strip("\x1b[?25l") for line in lines_of(run, width, is_live=True)[:3]]
+    assert max(map(len, wrapped)) <= width
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 100, 120, 140, 160])
+def test_a_narrow_terminal_leaves_out_the_parts_of_least_rank(run, width):
+    marks = {"reward": "reward", "acc": "acc", "stale": "stale", "|d|": "|d|", "eta": "eta", "tok/s": "tok/s"}
+    marks |= {"q": " q ", "cut": "cut", "radius": "radius", "work": "gen"}
+    for line in lines_of(run, width):
+        if line.startswith("step") and "held-out" not in line:
+            is_shown = [marks[name] in line for name in RANKS]
+            assert is_shown == sorted(is_shown, reverse=True)
+
+
+def test_a_piped_line_holds_every_part(run):
+    (line,) = (line for line in lines_of(run, 160) if line.startswith("step    20  reward"))
+    for part in (
+        "acc 0.",
+        "stale 12.0/12",
+        "|d| 0.",
+        "q 0.",
+        "radius -0.",
+        "cut ",
+        " tok/s",
+        "gen ",
+        "train ",
+        "eval ",
+    ):
+        assert part in line
+
+
+def test_columns_stand_below_each_other(run):
+    lines = [line for line in lines_of(run, 120) if line.startswith("step") and "reward" in line]
+    for mark in ("acc", "|d|", "eta"):
+        assert len({line.index(mark) for line in lines}) == 1
+
+
+def test_the_bar_of_a_terminal_fits_into_80_columns(run):
+    bars = [line for line in "\n".join(lines_of(run, 80, is_live=True)).split("\r") if "/60" in line]
+    assert bars
+    assert max(len(line.split("\n")[0]) for line in bars) < 100  # with the codes that move the cursor
+
+
+def test_the_picture_of_the_console_loads_nothing_and_holds_what_was_printed(run, tmp_path):
+    spec = importlib.util.spec_from_file_location("pictures", ROOT / "docs" / "pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    shutil.copytree(run.folder, tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text(json.dumps(resolved(run)))
+    svg = pictures.console_svg(RunView(tmp_path / "run"))
+    assert "font-face" not in svg
+    assert "url(http" not in svg
+    text = re.sub(r"<[^>]*>|&#160;", " ", svg)
+    assert re.search(r"no\s+token\s+will\s+be\s+staler\s+than\s+15", text)
+    assert "wall" not in text
+    assert "runs/run/report.html" in text
