@@ -13,15 +13,16 @@ def stock(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Ten
     return scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2)
 
 
+@pytest.mark.parametrize("rows", [1, 24])  # few heads, and many
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("mask", ["none", "seen", "added"])
-def test_one_query_attends_as_the_stock_kernel_does(groups: int, mask: str) -> None:
+def test_one_query_attends_as_the_stock_kernel_does(rows: int, groups: int, mask: str) -> None:
     torch.manual_seed(0)
-    query = torch.randn(4, 2 * groups, 1, 16)
-    key, value = torch.randn(4, 2, 9, 16), torch.randn(4, 2, 9, 16)
-    seen = torch.rand(4, 1, 1, 9) > 0.4
+    query = torch.randn(rows, 2 * groups, 1, 16)
+    key, value = torch.randn(rows, 2, 9, 16), torch.randn(rows, 2, 9, 16)
+    seen = torch.rand(rows, 1, 1, 9) > 0.4
     seen[..., -1] = True
-    given = {"none": None, "seen": seen, "added": torch.zeros(4, 1, 1, 9).masked_fill(~seen, -torch.inf)}[mask]
+    given = {"none": None, "seen": seen, "added": torch.zeros(rows, 1, 1, 9).masked_fill(~seen, -torch.inf)}[mask]
     out, _ = grouped_attention(nn.Module(), query, key, value, given)
     torch.testing.assert_close(out, stock(query, key, value, given))
 

@@ -4,6 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tether.engines import sampling
 from tether.engines.sampling import sample, uniforms
 
 
@@ -97,3 +98,62 @@ def test_a_row_that_is_not_a_number_marks_its_own_logp_only(bad: float) -> None:
     logits = torch.tensor([[0.0, bad, 1.0], [0.0, 1.0, 1.0]])
     drawn = sample(logits, torch.ones(2), torch.full((2,), 0.5, dtype=torch.float64))
     assert torch.isnan(drawn.logp).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("vocabulary", [257, 512, 1000])
+def test_a_large_vocabulary_is_inverted_as_a_small_one(vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searching block by block gives the ids that one running sum gives."""
+    torch.manual_seed(0)
+    logits = torch.randn(400, vocabulary) * 6
+    logits[:, torch.rand(vocabulary) < 0.3] = -torch.inf
+    logits[:, 256:300] = -torch.inf
+    uniform = torch.rand(400, dtype=torch.float64)
+    uniform[:40] = 0.0
+    in_blocks = sample(logits, torch.ones(400), uniform)
+    monkeypatch.setattr(sampling, "_BLOCK", vocabulary)
+    at_once = sample(logits, torch.ones(400), uniform)
+    assert in_blocks.ids.tolist() == at_once.ids.tolist()
+    assert torch.isfinite(in_blocks.logp).all()
+
+
+@given(seed=st.integers(0, 2**32), scale=st.floats(0.1, 40))
+@settings(max_examples=60, deadline=None)
+def test_no_block_yields_a_token_of_probability_zero(seed: int, scale: float) -> None:
+    numbers = torch.Generator().manual_seed(seed)
+    logits = torch.randn(8, 700, generator=numbers) * scale
+    logits[torch.rand(8, 700, generator=numbers) < 0.9] = -torch.inf
+    logits[:, 699] = 0.0
+    uniform = torch.rand(8, generator=numbers, dtype=torch.float64)
+    uniform[:2], uniform[2:4] = 0.0, 1 - 2**-53
+    drawn = sample(logits, torch.ones(8), uniform)
+    probability = torch.softmax(logits, -1).gather(-1, drawn.ids[:, None])
+    assert (probability > 0).all()
+
+
+def test_frequencies_match_in_a_large_vocabulary() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(1, 600)
+    count = 60_000
+    expected = torch.softmax(logits[0].double(), -1) * count
+    observed = torch.bincount(draws(logits, 1.0, count), minlength=600).double()
+    assert ((observed - expected) ** 2 / expected).sum() < 711  # 99.9 % point with 599 degrees of freedom
+
+
+def test_rows_are_drawn_alike_in_lots_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    logits, temperature = torch.randn(7, 300), torch.tensor([1.0, 0.0, 0.5, 2.0, 1.0, 0.0, 1.0])
+    uniform = torch.rand(7, dtype=torch.float64)
+    at_once = sample(logits, temperature, uniform, top_k=3)
+    monkeypatch.setattr(sampling, "_LOT", 600)
+    for one, other in zip(sample(logits, temperature, uniform, top_k=3), at_once, strict=True):
+        assert one is not None
+        assert torch.equal(one, other)
+    assert sample(logits, temperature, uniform).top_k_ids is None
+
+
+def test_without_greedy_rows_the_answer_is_the_same() -> None:
+    torch.manual_seed(0)
+    logits, temperature, uniform = torch.randn(5, 40), torch.rand(5) + 0.5, torch.rand(5, dtype=torch.float64)
+    some, none = (sample(logits, temperature, uniform, may_be_greedy=may) for may in (True, False))
+    assert torch.equal(some.ids, none.ids)
+    assert torch.equal(some.logp, none.logp)

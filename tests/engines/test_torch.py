@@ -113,7 +113,34 @@ def test_finished_rows_leave_the_batch() -> None:
     model.register_forward_pre_hook(lambda _, __, given: sizes.append(len(given["input_ids"])), with_kwargs=True)
     asked = [dataclasses.replace(requests(1)[0], seed=i, max_tokens=limit) for i, limit in enumerate([2, 2, 2, 8])]
     generate(engine_of(model, eos_ids=(VOCABULARY,), yield_every=2), asked)
-    assert sizes == [4, 4, 1, 1, 1, 1, 1, 1]
+    assert sizes == [1, 4, 1, 1, 1, 1, 1, 1]  # the prompt they share, all rows, the one that is left
+
+
+@pytest.mark.parametrize("kind", ["moe", "sliding", "gpt2"])
+def test_a_prompt_that_several_requests_share_is_read_once(kind: str) -> None:
+    """Wherever its requests stand among the others, and whatever their limits."""
+    model, sizes = build(kind), []
+    model.register_forward_pre_hook(lambda _, __, given: sizes.append(given["input_ids"].shape), with_kwargs=True)
+    prompts = [r.prompt_ids for r in requests(3)]
+    asked = [dataclasses.replace(r, prompt_ids=prompts[i * 7 % 3]) for i, r in enumerate(requests(24))]
+    done = generate(engine_of(model, dtype="float32"), asked)
+    width = max(map(len, prompts))
+    assert sizes[0] == (3, width)
+    assert sizes[1] == (24, 1)
+    for request, completion in zip(asked, done, strict=True):
+        logp, entropy = plain_forward(model, request, completion)
+        np.testing.assert_allclose(completion.logp, logp.numpy(), atol=1e-5)
+        np.testing.assert_allclose(completion.entropy, entropy.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["moe", "sliding", "gpt2"])
+def test_the_head_is_not_copied_for_every_row(kind: str) -> None:
+    """torch copies the weights a row when the hidden states cannot be laid flat, as a slice of a prompt's cannot."""
+    model, flat = build(kind), []
+    head = model.get_output_embeddings()
+    head.register_forward_pre_hook(lambda _, given: flat.append(given[0].is_contiguous()))
+    generate(engine_of(model, dtype="float32"), requests(5))
+    assert all(flat)
 
 
 def test_padding_that_equals_the_end_of_sequence_changes_nothing(moe: Any) -> None:

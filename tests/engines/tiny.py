@@ -1,4 +1,5 @@
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +34,19 @@ class ManualClock:
         return sum(amount for _, amount in self.spent)
 
     async def spend(self, what: str, amount: float = 1.0) -> None:
+        await self.until(self.due(what, amount))
+
+    def due(self, what: str, amount: float = 1.0) -> float:
         self.spent.append((what, amount))
+        return self.now()
+
+    def free(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def quiet(self) -> None:
+        pass
+
+    async def until(self, moment_s: float) -> None:
         if self.at_yield is not None:
             action = self.at_yield(len(self.spent))
             if action is not None:

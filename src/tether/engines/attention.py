@@ -2,7 +2,8 @@
 
 The stock path repeats the cached keys and values for every query head of a group and pads the call for a fused kernel,
 each token anew: on a CPU that is most of the time of a decode step. Here the query heads that share a key are rows of
-one small matrix product. Prompts, with many queries, take the stock path.
+one small matrix product, or, in a batch of few heads, the queries of one fused call. Prompts, with many queries, take
+the stock path.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 NAME = "tether_grouped"
+
+_FEW_HEADS = 16
+"""Rows times heads up to which the number of calls counts, not what they compute."""
 
 
 def use_grouped_attention(model: Any) -> None:
@@ -47,6 +52,9 @@ def grouped_attention(
         return out, None
     scaling = options.get("scaling")
     grouped = query.reshape(batch, key.shape[1], heads // key.shape[1], width)
+    if batch * heads <= _FEW_HEADS and (attention_mask is None or attention_mask.dtype == torch.bool):
+        out = scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scaling)
+        return out.reshape(batch, 1, heads, value.shape[-1]), None
     scores = torch.matmul(grouped, key.transpose(2, 3)).float() * (width**-0.5 if scaling is None else scaling)
     if attention_mask is not None:
         if attention_mask.dtype == torch.bool:

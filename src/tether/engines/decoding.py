@@ -2,52 +2,29 @@
 
 ``RowBatch`` decodes in blocks of a few tokens. Inside a block nothing is read back from the device; at its end the new
 tokens are copied to the host, finished rows are found, and the cache is cut down to the rows still alive when enough
-have finished. Time, weights and versions are the engine's business, not this module's.
+have finished. Between two blocks its whole state can be saved. Time, weights and versions are the engine's business,
+not this module's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from tether.engines.attention import NAME as GROUPED
-from tether.engines.sampling import Sampled, sample, uniforms
-from tether.errors import NonFiniteError
+from tether.engines.drawn import HostTokens
+from tether.engines.rows import Decodable, DeviceRows
+from tether.engines.sampling import uniforms
+from tether.errors import DataError, NonFiniteError
 from tether.ports import GenerationRequest
 from tether.records import Completion
 
 _COMPACT_AT = 0.8
 """Share of rows alive at which the cache is cut down; a cut copies the cache once, as a decoded token does."""
 
-
-@runtime_checkable
-class Decodable(Protocol):
-    """What decoding needs of a loaded model."""
-
-    @property
-    def model(self) -> Any:
-        """A causal language model of transformers."""
-        ...
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        """Any of these ends a completion."""
-        ...
-
-    @property
-    def pad_id(self) -> int:
-        """Fills the left of shorter prompts; may equal an end-of-sequence id."""
-        ...
-
-    @property
-    def context(self) -> int:
-        """Most positions of prompt and completion together."""
-        ...
+_ARRAYS = ("lengths", "stopped", "done", "rows")
 
 
 class RowBatch:
@@ -63,8 +40,8 @@ class RowBatch:
         self._done = np.zeros(len(requests), dtype=bool)
         self._rows = np.arange(len(requests))  # which request stands in which row of the device
         self._step = 0
-        self._device = _DeviceRows(loaded, requests)
-        self._host = _HostTokens(len(requests), int(self._limits.max()), max(r.top_k for r in requests))
+        self._device = DeviceRows(loaded, requests)
+        self._host = HostTokens(len(requests), int(self._limits.max()), max(r.top_k for r in requests))
 
     @property
     def is_finished(self) -> bool:
@@ -89,6 +66,38 @@ class RowBatch:
             self._host.completion(row, int(self._lengths[row]), bool(self._stopped[row]), request.top_k)
             for row, request in enumerate(self._requests)
         ]
+
+    def state(self) -> dict[str, Any]:
+        """Everything that ``restore`` needs, as host tensors, numbers and strings: what ``torch.save`` can hold and
+        ``torch.load(weights_only=True)`` gives back."""
+        arrays = {name: torch.from_numpy(getattr(self, f"_{name}").copy()) for name in _ARRAYS}
+        return {
+            "requests": [r.id for r in self._requests],
+            "step": self._step,
+            **arrays,
+            "host": self._host.state(),
+            "device": self._device.state(),
+        }
+
+    @classmethod
+    def restore(cls, loaded: Decodable, requests: Sequence[GenerationRequest], state: Mapping[str, Any]) -> RowBatch:
+        """The batch that ``state`` was taken from: with the same weights it goes on to the same bits.
+
+        ``requests`` are those it was made with, in their order.
+        """
+        batch = cls(loaded, requests)
+        if [r.id for r in requests] != state["requests"]:
+            raise DataError(
+                f"a saved batch continues with the requests it was made of; it has {len(state['requests'])}, from "
+                f"{state['requests'][0]!r} on, and was given {len(requests)}, from {requests[0].id!r} on: "
+                "give those of the checkpoint"
+            )
+        batch._step = int(state["step"])
+        for name in _ARRAYS:
+            setattr(batch, f"_{name}", state[name].numpy().copy())
+        batch._host.restore(state["host"])
+        batch._device.restore(state["device"])
+        return batch
 
     def _find_finished(self, first: int) -> None:
         """Rows that sampled an end-of-sequence id, or reached their limit, in the tokens since ``first``."""
@@ -122,118 +131,3 @@ class RowBatch:
         if alive.any() and alive.mean() <= _COMPACT_AT:
             self._device.keep(np.flatnonzero(alive))
             self._rows = self._rows[alive]
-
-
-class _DeviceRows:
-    """Rows on the device: their last tokens, their cache, and what each may see."""
-
-    def __init__(self, loaded: Decodable, requests: Sequence[GenerationRequest]) -> None:
-        """Lay the prompts out, padded on the left; a position counts real tokens only."""
-        from transformers.cache_utils import DynamicCache, DynamicLayer
-
-        self._model = loaded.model
-        self._context = loaded.context
-        device = loaded.model.device
-        self._width = width = max(len(r.prompt_ids) for r in requests)
-        ids = np.full((len(requests), width), loaded.pad_id, dtype=np.int64)
-        seen = np.ones((len(requests), width + max(r.max_tokens for r in requests)), dtype=bool)
-        for row, request in enumerate(requests):
-            padding = width - len(request.prompt_ids)
-            ids[row, padding:] = request.prompt_ids
-            seen[row, :padding] = False
-        self._seen = torch.from_numpy(seen).to(device)
-        self._tokens = torch.from_numpy(ids).to(device)
-        self._positions = (self._seen[:, :width].long().cumsum(1) - 1).clamp(min=0)
-        self._temperature = torch.tensor([r.temperature for r in requests], dtype=torch.float32, device=device)
-        self._cache = DynamicCache(config=self._model.config)
-        self._takes_square_masks = self._model.config._attn_implementation in ("sdpa", GROUPED) and all(
-            type(layer) is DynamicLayer for layer in self._cache.layers
-        )
-
-    def decode(self, uniform: NDArray[np.float64], top_k: int) -> list[Sampled]:
-        """Draw a token a row for every column of ``uniform [B, n]``; nothing is read back."""
-        numbers = torch.from_numpy(uniform).to(self._temperature.device)
-        drawn: list[Sampled] = []
-        for step in range(numbers.shape[1]):
-            drawn.append(sample(self._forward(), self._temperature, numbers[:, step], top_k))
-            self._tokens = drawn[-1].ids[:, None]
-        return drawn
-
-    def keep(self, rows: NDArray[np.int64]) -> None:
-        """Forget all other rows."""
-        kept = torch.from_numpy(rows).to(self._seen.device)
-        self._cache.batch_select_indices(kept)
-        self._seen, self._tokens, self._positions, self._temperature = (
-            t[kept] for t in (self._seen, self._tokens, self._positions, self._temperature)
-        )
-
-    def _forward(self) -> Tensor:
-        """Logits ``[B, V]`` of the next token of every row."""
-        out = self._model(
-            input_ids=self._tokens,
-            attention_mask=self._attention_mask(),
-            position_ids=self._positions,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        self._width += 1
-        # A row that has ended runs on until the block ends; the clamp keeps it inside a table of learned positions.
-        self._positions = (self._positions[:, -1:] + 1).clamp(max=self._context - 1)
-        logits: Tensor = out.logits[:, -1]
-        return logits
-
-    def _attention_mask(self) -> Tensor:
-        """Which keys each query sees.
-
-        Models with full attention take the finished ``[B, 1, Q, K]`` mask: theirs would be built anew each token and
-        looks at the padding, which waits for the device. Others (sliding windows, other kernels) get ``[B, K]``.
-        """
-        keys = self._seen[:, : self._width]
-        if not self._takes_square_masks:
-            return keys.long()
-        if self._tokens.shape[1] == 1:
-            return keys[:, None, None, :]
-        earlier = torch.ones(self._width, self._width, dtype=torch.bool, device=keys.device).tril()
-        return earlier & keys[:, None, None, :]
-
-
-class _HostTokens:
-    """The tokens of a batch on the host, ``[N, L]`` with a row for every request."""
-
-    def __init__(self, num_rows: int, num_tokens: int, top_k: int) -> None:
-        self.top_k = top_k
-        self.ids: NDArray[np.int32] = np.zeros((num_rows, num_tokens), dtype=np.int32)
-        self.logp: NDArray[np.float32] = np.zeros((num_rows, num_tokens), dtype=np.float32)
-        self.entropy: NDArray[np.float32] = np.zeros((num_rows, num_tokens), dtype=np.float32)
-        self.versions: NDArray[np.int32] = np.zeros(num_tokens, dtype=np.int32)
-        self.top_k_ids: NDArray[np.int32] = np.zeros((num_rows, num_tokens, top_k), dtype=np.int32)
-        self.top_k_logp: NDArray[np.float32] = np.zeros((num_rows, num_tokens, top_k), dtype=np.float32)
-
-    def take(self, rows: NDArray[np.int64], first: int, version: int, drawn: Sequence[Sampled]) -> None:
-        """Copy one block of tokens of the given rows from the device."""
-        window = slice(first, first + len(drawn))
-        self.versions[window] = version
-        self.ids[rows, window] = torch.stack([d.ids for d in drawn], dim=1).cpu().numpy()
-        self.logp[rows, window] = torch.stack([d.logp for d in drawn], dim=1).cpu().numpy()
-        self.entropy[rows, window] = torch.stack([d.entropy for d in drawn], dim=1).cpu().numpy()
-        if self.top_k:
-            self.top_k_ids[rows, window] = torch.stack([_known(d.top_k_ids) for d in drawn], dim=1).cpu().numpy()
-            self.top_k_logp[rows, window] = torch.stack([_known(d.top_k_logp) for d in drawn], dim=1).cpu().numpy()
-
-    def completion(self, row: int, length: int, stopped: bool, top_k: int) -> Completion:
-        """One row, cut to its length and to the alternatives its request asked for."""
-        return Completion(
-            token_ids=self.ids[row, :length].copy(),
-            logp=self.logp[row, :length].copy(),
-            entropy=self.entropy[row, :length].copy(),
-            version=self.versions[:length].copy(),
-            finish="stop" if stopped else "length",
-            top_k_ids=self.top_k_ids[row, :length, :top_k].copy() if top_k else None,
-            top_k_logp=self.top_k_logp[row, :length, :top_k].copy() if top_k else None,
-        )
-
-
-def _known(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None, "alternatives were asked for"
-    return tensor

@@ -6,6 +6,7 @@ what else is in the batch, on its order, on padding, or on how often the batch w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,17 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _TO_UNIT = 2.0**-53
+
+_BLOCK = 256
+"""Ids of a vocabulary that are summed before they are searched."""
+
+_LOT = 2**19
+"""Logits a processor works on at once: what fits its caches, and memory that the allocator has at hand."""
+
+_BELOW_ONE = 1 - 2.0**-53
+
+_LOWEST = -1000.0
+"""Stands for the log of a probability 0 where it is multiplied by that 0; float32 ends at -104."""
 
 
 class Sampled(NamedTuple):
@@ -47,10 +59,13 @@ def uniforms(seeds: NDArray[np.uint64], start: int, count: int) -> NDArray[np.fl
     return (bits >> np.uint64(11)).astype(np.float64) * _TO_UNIT
 
 
-def sample(logits: Tensor, temperature: Tensor, uniform: Tensor, top_k: int = 0) -> Sampled:
+def sample(
+    logits: Tensor, temperature: Tensor, uniform: Tensor, top_k: int = 0, *, may_be_greedy: bool = True
+) -> Sampled:
     """Draw one id a row from ``softmax(logits / temperature)`` by inverting its distribution function at ``uniform``.
 
-    ``logits [B, V]`` of any floating type, ``temperature [B]`` (0 is greedy), ``uniform [B]`` float64 in [0, 1).
+    ``logits [B, V]`` of any floating type, ``temperature [B]`` (0 is greedy, which may be ruled out beforehand: to look
+    for it here would wait for the device), ``uniform [B]`` float64 in [0, 1).
     Probabilities are float32 log-softmax values, accumulated in float64; a token of probability 0 is never drawn.
     Greedy draws come from a point mass, whose log-probability says nothing: they report temperature 1 instead and are
     for evaluation, not for training. A NaN or +inf in a row makes its ``logp`` NaN: the caller looks at that, later
@@ -61,19 +76,65 @@ def sample(logits: Tensor, temperature: Tensor, uniform: Tensor, top_k: int = 0)
     >>> drawn.ids.tolist(), [round(drawn.logp.item(), 4), round(drawn.entropy.item(), 4)]
     ([2], [-0.6931, 0.6931])
     """
-    greedy = temperature == 0
-    scale = torch.where(greedy, 1.0, temperature)[:, None]
-    logp = torch.log_softmax(logits.float() / scale, dim=-1)
+    lot = max(1, _LOT // logits.shape[1])
+    if logits.device.type == "cpu" and len(logits) > lot:
+        lots = zip(*(torch.split(given, lot) for given in (logits, temperature, uniform)), strict=True)
+        return _joined([sample(x, t, u, top_k, may_be_greedy=may_be_greedy) for x, t, u in lots])
+    greedy = temperature == 0 if may_be_greedy else None
+    scale = temperature if greedy is None else torch.where(greedy, 1.0, temperature)
+    logp = torch.log_softmax(logits.float() / scale[:, None], dim=-1)
     probability = logp.exp()
-    impossible = probability == 0
-    cumulative = probability.double().cumsum(-1).masked_fill_(impossible, 0.0)
-    # The total is read from the sum itself, not taken as 1: then some possible token always lies above the threshold.
-    threshold = uniform[:, None] * cumulative.amax(-1, keepdim=True)
-    drawn = (cumulative > threshold).to(torch.uint8).argmax(-1)
-    ids = torch.where(greedy, logp.argmax(-1), drawn)
-    entropy = -(probability * logp.masked_fill(impossible, 0.0)).sum(-1)
+    ids = _invert(probability, uniform)
+    if greedy is not None:
+        ids = torch.where(greedy, logp.argmax(-1), ids)
+    chosen = logp.gather(-1, ids[:, None])[:, 0]
     top_logp, top_ids = logp.topk(top_k, dim=-1) if top_k else (None, None)
-    return Sampled(ids, logp.gather(-1, ids[:, None])[:, 0], entropy, top_ids, top_logp)
+    # In place: fresh memory of the size of the logits costs more than the arithmetic done in it.
+    entropy = -logp.clamp_(min=_LOWEST).mul_(probability).sum(-1)
+    return Sampled(ids, chosen, entropy, top_ids, top_logp)
+
+
+def _joined(parts: Sequence[Sampled]) -> Sampled:
+    """The rows of all parts, one after the other."""
+    top_ids = [part.top_k_ids for part in parts if part.top_k_ids is not None]
+    top_logp = [part.top_k_logp for part in parts if part.top_k_logp is not None]
+    return Sampled(
+        torch.cat([part.ids for part in parts]),
+        torch.cat([part.logp for part in parts]),
+        torch.cat([part.entropy for part in parts]),
+        torch.cat(top_ids) if top_ids else None,
+        torch.cat(top_logp) if top_logp else None,
+    )
+
+
+def _invert(probability: Tensor, uniform: Tensor) -> Tensor:
+    """The first id of each row of ``probability [B, V]`` at which the running sum exceeds ``uniform`` times the total.
+
+    In a large vocabulary that is searched twice: for the block of ids, with the sums of blocks, then in that block. A
+    running sum over all of it, and what is read from that, takes longer than everything else here together.
+    """
+    size = probability.shape[-1]
+    if size <= _BLOCK:
+        return _first_above(probability.double(), uniform)[0]
+    whole = size - size % _BLOCK
+    sums = probability[:, :whole].reshape(len(probability), -1, _BLOCK).sum(-1, dtype=torch.float64)
+    if whole < size:
+        sums = torch.cat([sums, probability[:, whole:].sum(-1, keepdim=True, dtype=torch.float64)], dim=-1)
+    block, above = _first_above(sums, uniform)
+    own = sums.gather(-1, block[:, None])
+    within = ((above - sums.cumsum(-1).gather(-1, block[:, None]) + own) / own)[:, 0].clamp(0.0, _BELOW_ONE)
+    ids = block[:, None] * _BLOCK + torch.arange(_BLOCK, device=block.device)
+    inside = probability.gather(-1, ids.clamp(max=size - 1)).double().masked_fill_(ids >= size, 0.0)
+    return block * _BLOCK + _first_above(inside, within)[0]
+
+
+def _first_above(weight: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """The first of ``weight [B, n]`` at which the running sum is above ``share [B]`` in [0, 1) of the total, and that
+    threshold ``[B, 1]``. Never one of weight 0."""
+    cumulative = weight.cumsum(-1).masked_fill_(weight == 0, 0.0)
+    # The total is read from the sum itself, not taken as 1: then some possible one always lies above the threshold.
+    threshold = share[:, None] * cumulative.amax(-1, keepdim=True)
+    return (cumulative > threshold).to(torch.uint8).argmax(-1), threshold
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

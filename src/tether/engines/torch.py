@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch as th
 from torch import Tensor
 
 from tether.engines.attention import use_grouped_attention
-from tether.engines.decoding import Decodable, RowBatch
+from tether.engines.decoding import RowBatch
+from tether.engines.rows import Decodable
 from tether.errors import ConfigError, DataError, ModelError
 from tether.models.loading import DTYPES, load_model
 from tether.ports import Clock, EngineCapabilities, GenerationRequest, Publication, WeightStore
@@ -65,6 +67,20 @@ class Torch:
         return TorchEngine(load_model(source, dtype=self.dtype, device=device), self, store=store, clock=clock)
 
 
+@dataclass(slots=True)
+class _Flight:
+    """A generation under way."""
+
+    done: dict[int, Completion] = field(default_factory=dict)
+    """By the number of the request."""
+    num_lots: int = 0
+    """Lots of rows that are done."""
+    batch: RowBatch | None = None
+    """The lot being decoded."""
+    until_s: float | None = None
+    """When the tokens decoded last are due."""
+
+
 class TorchEngine:
     """A ``RolloutEngine`` around a model that is ready: loaded, on its device, in the engine's number format."""
 
@@ -74,6 +90,7 @@ class TorchEngine:
         self._store = store
         self._clock = clock
         self._version = -1
+        self._flights: list[_Flight] = []
         loaded.model.eval().requires_grad_(False)
         use_grouped_attention(loaded.model)
 
@@ -87,16 +104,37 @@ class TorchEngine:
         """Version of the weights it holds; -1 before the first load."""
         return self._version
 
-    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """Sample one completion a request, in the order asked; rows of like length are decoded together."""
+    async def generate(
+        self, requests: Sequence[GenerationRequest], flight: Mapping[str, Any] | None = None
+    ) -> list[Completion]:
+        """Sample one completion a request, in the order asked; rows of like length are decoded together.
+
+        With a ``flight`` of the same requests it goes on, to the last bit, from where that stood.
+        """
         for request in requests:
             self._check(request)
         order = sorted(range(len(requests)), key=lambda i: len(requests[i].prompt_ids))
-        done: dict[int, Completion] = {}
-        for start in range(0, len(order), self._options.max_rows):
-            picked = order[start : start + self._options.max_rows]
-            done |= zip(picked, await self._decode([requests[i] for i in picked]), strict=True)
-        return [done[i] for i in range(len(requests))]
+        lots = [order[start : start + self._options.max_rows] for start in range(0, len(order), self._options.max_rows)]
+        under_way = _Flight() if flight is None else self._reopened(flight, requests, lots)
+        self._flights.append(under_way)
+        try:
+            for picked in lots[under_way.num_lots :]:
+                if under_way.batch is None:
+                    under_way.batch = RowBatch(self._loaded, [requests[i] for i in picked])
+                completions = await self._decode(under_way, under_way.batch)
+                under_way.done |= zip(picked, completions, strict=True)
+                under_way.num_lots += 1
+                under_way.batch = None
+        finally:
+            self._flights.remove(under_way)
+        return [under_way.done[i] for i in range(len(requests))]
+
+    def in_flight(self) -> Mapping[str, Any] | None:
+        """Tokens so far, versions, cache and composition of the one generation under way."""
+        if len(self._flights) != 1 or (flight := self._flights[0]).batch is None:
+            return None
+        lots = {"num_lots": flight.num_lots, "done": flight.done}
+        return {**lots, "until_s": flight.until_s, "batch": flight.batch.state()}
 
     async def load(self, publication: Publication) -> str:
         """Copy a published version into the model, whole or not at all; return the fingerprint of what was received.
@@ -119,12 +157,22 @@ class TorchEngine:
         self._version = publication.version
         return arrived
 
-    async def _decode(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        batch = RowBatch(self._loaded, requests)
+    async def _decode(self, flight: _Flight, batch: RowBatch) -> list[Completion]:
+        if flight.until_s is not None:  # it goes on from a checkpoint, inside a block of tokens
+            await self._clock.until(flight.until_s)
         while not batch.is_finished:
             steps = batch.advance(self._version, self._options.yield_every)
-            await self._clock.spend("generate_token", float(steps))
+            flight.until_s = self._clock.due("generate_token", float(steps))
+            await self._clock.until(flight.until_s)
+        flight.until_s = None
         return batch.completions()
+
+    def _reopened(
+        self, state: Mapping[str, Any], requests: Sequence[GenerationRequest], lots: Sequence[Sequence[int]]
+    ) -> _Flight:
+        picked = lots[state["num_lots"]]
+        batch = RowBatch.restore(self._loaded, [requests[i] for i in picked], state["batch"])
+        return _Flight(dict(state["done"]), state["num_lots"], batch, state["until_s"])
 
     def _check(self, request: GenerationRequest) -> None:
         """Refuse a request that cannot be served, before any work."""

@@ -1,0 +1,129 @@
+import dataclasses
+import io
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engines.tiny import VOCABULARY, Ready, build, requests
+from tether.engines.decoding import RowBatch
+from tether.errors import DataError, ModelError
+from tether.models.loading import load_model
+from tether.ports import GenerationRequest
+from tether.records import Completion
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def asked(count: int, *, vocabulary: int = VOCABULARY) -> list[GenerationRequest]:
+    """Mixed prompts, limits, temperatures and alternatives; every third prompt is that of the request before it."""
+    made = requests(count, max_tokens=24)
+    for i in range(2, count, 3):
+        made[i] = dataclasses.replace(made[i], prompt_ids=made[i - 1].prompt_ids)
+    return [
+        dataclasses.replace(r, max_tokens=r.max_tokens - i % 5 * 4, temperature=1.0 + i % 2 / 4, top_k=i % 3)
+        for i, r in enumerate(made)
+    ]
+
+
+def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def finish(batch: RowBatch, blocks: list[int], version: int) -> list[Completion]:
+    """Decode to the end in blocks of the given sizes, the last of them again and again; a version a block."""
+    while not batch.is_finished:
+        batch.advance(version, blocks.pop(0) if len(blocks) > 1 else blocks[0])
+        version += 1
+    return batch.completions()
+
+
+def bits(completion: Completion) -> dict[str, Any]:
+    values = {field.name: getattr(completion, field.name) for field in dataclasses.fields(completion)}
+    return {n: (v.dtype, v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for n, v in values.items()}
+
+
+def assert_equal_bits(got: list[Completion], expected: list[Completion]) -> None:
+    assert [bits(one) for one in got] == [bits(one) for one in expected]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["moe", "sliding", "gpt2", "eager"])
+@pytest.mark.parametrize("count", [1, 3, 17])
+def test_a_restored_batch_goes_on_to_the_same_bits(kind: str, count: int, dtype: str) -> None:
+    """Saved before the first token, and at random later positions; rows have been dropped by then, or not."""
+    model = build(kind).to(DTYPES[dtype])
+    numbers = random.Random(f"{kind} {count} {dtype}")
+    given = asked(count)
+    for cut in (0, *numbers.sample(range(1, 8), 3)):
+        blocks = [numbers.randint(1, 4) for _ in range(40)]
+        undisturbed = RowBatch(Ready(model), given)
+        expected = finish(undisturbed, list(blocks), 0)
+
+        saved = RowBatch(Ready(model), given)
+        done = 0
+        while done < cut and not saved.is_finished:
+            saved.advance(done, blocks[done])
+            done += 1
+        state = through_a_file(saved.state())
+        assert_equal_bits(finish(RowBatch.restore(Ready(model), given, state), blocks[done:], done), expected)
+        assert_equal_bits(finish(saved, blocks[done:], done), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_embedded_model_goes_on_to_the_same_bits_after_rows_were_dropped(dtype: str) -> None:
+    loaded = load_model("tiny-moe", dtype=dtype)
+    prompt = tuple(loaded.tokenizer("4+3=").input_ids)
+    given = [
+        GenerationRequest(id=str(i), prompt_ids=prompt[i % 3 :], seed=i, max_tokens=4 + 2 * i, temperature=1.0)
+        for i in range(16)
+    ]
+    expected = finish(RowBatch(loaded, given), [4], 0)
+    batch = RowBatch(loaded, given)
+    for version in range(3):
+        batch.advance(version, 4)
+    state = through_a_file(batch.state())
+    assert 0 < len(state["rows"]) < len(given)
+    assert_equal_bits(finish(RowBatch.restore(loaded, given, state), [4], 3), expected)
+
+
+def test_a_saved_state_shares_nothing_with_the_batch() -> None:
+    given = asked(5)
+    batch = RowBatch(Ready(build("sliding")), given)
+    batch.advance(0, 3)
+    state, kept = batch.state(), through_a_file(batch.state())
+    finish(batch, [3], 1)
+    assert torch.equal(state["host"]["logp"], kept["host"]["logp"])
+    assert torch.equal(state["lengths"], kept["lengths"])
+    for one, other in zip(state["device"]["cache"], kept["device"]["cache"], strict=True):
+        assert torch.equal(one["keys"], other["keys"])
+    restored = [RowBatch.restore(Ready(build("sliding")), given, state) for _ in range(2)]
+    assert_equal_bits(finish(restored[0], [3], 1), finish(restored[1], [3], 1))
+
+
+def test_a_finished_batch_can_be_saved_too() -> None:
+    given = asked(4)
+    batch = RowBatch(Ready(build("moe")), given)
+    expected = finish(batch, [5], 0)
+    restored = RowBatch.restore(Ready(build("moe")), given, through_a_file(batch.state()))
+    assert restored.is_finished
+    assert_equal_bits(restored.completions(), expected)
+
+
+def test_a_saved_batch_refuses_other_requests_another_format_and_another_model() -> None:
+    given = asked(4)
+    batch = RowBatch(Ready(build("moe")), given)
+    batch.advance(0, 3)
+    state = batch.state()
+    with pytest.raises(DataError, match="continues with the requests it was made of; it has 4, from 'r0' on"):
+        RowBatch.restore(Ready(build("moe")), given[:3], state)
+    with pytest.raises(ModelError, match=r"it has torch.float32, the model torch.bfloat16: .* engine.dtype"):
+        RowBatch.restore(Ready(build("moe").to(torch.bfloat16)), given, state)
+    with pytest.raises(ModelError, match="its cache has 3 layers, the model 2"):
+        RowBatch.restore(Ready(build("gpt2")), given, state)
