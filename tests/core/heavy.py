@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from unittest import mock
 
 import torch
@@ -54,8 +55,11 @@ def applied(rule: Rule, tokens: TokenBatch, d: Tensor, stats: Statistics | None 
 
 
 def intervals(rule: SAT, tokens: TokenBatch, d: Tensor, stats: Statistics | None = None) -> tuple[Tensor, Tensor]:
-    """The interval ``[T]`` into which SAT clips every token's ratio."""
-    with mock.patch("tether.rules.sat.clipped", wraps=surrogate.clipped) as spy:
-        applied(rule, tokens, d, stats)
-    lower, upper = spy.call_args.args[2]
-    return torch.as_tensor(lower).expand(len(d)), torch.as_tensor(upper).expand(len(d))
+    """The ends ``[T]`` at which SAT cuts every token's ratio: below if its advantage is negative, above if positive."""
+    ends = []
+    for sign in (-1.0, 1.0):
+        credited = dataclasses.replace(tokens, advantage=torch.full_like(tokens.advantage, sign))
+        with mock.patch("tether.rules.sat.capped", wraps=surrogate.capped) as spy:
+            applied(rule, credited, d, stats or measured(rule, tokens, d))
+        ends.append(sign * spy.call_args.args[1])
+    return ends[0], ends[1]

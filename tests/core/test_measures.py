@@ -104,7 +104,7 @@ def test_clipping_shares_are_of_trainable_tokens_for_every_split(batch, rule, si
     assert got["clip/outward_fraction"].value == pytest.approx((denied & outward).sum() / n)
     assert got["clip/fraction"].count == n
     for name, mark in whole.marks.items():
-        weight = mark.weight.numpy()
+        weight = mark.among.numpy()
         assert got[name].value == pytest.approx((mark.value.numpy() * weight).sum() / weight.sum(), rel=1e-5)
         assert got[name].count == weight.sum()
 

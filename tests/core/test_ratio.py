@@ -16,7 +16,7 @@ from tether.core.rule import PolicyTokens
 from tether.core.tokens import TokenBatch
 from tether.rules.ppo import PPO
 
-OPEN = PPO(epsilon_low=1.0, epsilon_high=1e30)
+OPEN = PPO(epsilon_low=1.0, epsilon_high=1e9)
 
 
 @pytest.fixture

@@ -10,12 +10,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from tether.core.chosen import chosen_logp
+
 Head = Callable[[Tensor], Tensor]
 """Hidden states ``[n, H]`` to logits ``[n, V]``."""
 Entropy = Literal["none", "detached", "differentiable"]
 
 CHUNK_ELEMENTS = 1 << 24
-"""Logits held at once: 64 MiB in float32."""
+"""Logits worked on at once: 64 MiB in float32."""
+KEPT_CHUNKS = 4
+"""Most chunks whose logits are kept for backward instead of being computed twice."""
 
 
 def sampled_logp(
@@ -29,8 +33,9 @@ def sampled_logp(
 ) -> tuple[Float[Tensor, "T"], Float[Tensor, "T"] | None]:
     """``log softmax(head(h_t) / temperature)[id_t]`` and the entropy of that distribution, float32, in nats.
 
-    Works through chunks of tokens; each chunk's logits are dropped after use and computed again in backward, so
-    memory is bounded by one chunk whatever T and V are. Temperature divides the logits, never the log-probability.
+    Works through chunks of tokens. Up to a few chunks, their logits wait for backward; of more tokens, each chunk's
+    are dropped after use and computed again, so memory is bounded whatever T and V are. Temperature divides the
+    logits, never the log-probability.
 
     >>> eye = torch.eye(3)
     >>> logp, h = sampled_logp(eye[:1] * 2, torch.tensor([0]), lambda x: x, temperature=1.0, vocabulary=3)
@@ -38,10 +43,11 @@ def sampled_logp(
     (-0.2395, 0.6656)
     """
     rows = max(1, CHUNK_ELEMENTS // max(vocabulary, 1))
+    is_kept = not torch.is_grad_enabled() or len(ids) <= KEPT_CHUNKS * rows
     pieces = [
-        checkpoint(_chunk, h, i, head, temperature, entropy, use_reentrant=False)
-        if torch.is_grad_enabled()
-        else _chunk(h, i, head, temperature, entropy)
+        _chunk(h, i, head, temperature, entropy)
+        if is_kept
+        else checkpoint(_chunk, h, i, head, temperature, entropy, use_reentrant=False)
         for h, i in zip(torch.split(hidden, rows), torch.split(ids, rows), strict=True)
     ]
     logp = torch.cat([piece[0] for piece in pieces])
@@ -51,12 +57,5 @@ def sampled_logp(
 def _chunk(
     hidden: Float[Tensor, "n H"], ids: Int[Tensor, "n"], head: Head, temperature: float, entropy: Entropy
 ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
-    logits = head(hidden).float() / temperature
-    normalizer = logits.logsumexp(-1)
-    logp = logits.gather(-1, ids[:, None]).squeeze(-1) - normalizer
-    if entropy == "none":
-        return logp, logp.detach()
-    if entropy == "detached":
-        logits, normalizer = logits.detach(), normalizer.detach()
-    probability = (logits - normalizer[:, None]).exp()
-    return logp, normalizer - (probability * logits.clamp(min=-1e30)).sum(-1)  # 0 * -inf is NaN
+    logp, h = chosen_logp(head(hidden), ids, temperature, entropy=entropy != "none")
+    return logp, h if entropy == "differentiable" else h.detach()

@@ -34,7 +34,7 @@ class LossTerms(NamedTuple):
     outward: Bool[Tensor, "T"]
     """Trainable tokens that have moved away from the data: ``A (r - 1) > 0``."""
     marks: Mapping[str, Mark]
-    """The rule's readings."""
+    """The rule's readings, each with the trainable tokens that it is averaged over."""
 
 
 def policy_loss(
@@ -93,7 +93,7 @@ def policy_loss(
         kl=kl.detach(),
         active=answer.active & (weight > 0) & trainable,
         outward=(quiet.advantage * ratio.detach() > 0) & trainable,
-        marks={name: Mark(m.value, torch.where(trainable, m.weight, 0.0)) for name, m in answer.marks.items()},
+        marks={name: Mark(m.value, m.among & trainable) for name, m in answer.marks.items()},
     )
 
 

@@ -74,7 +74,7 @@ def clipping(terms: Sequence[LossTerms], num_tokens: int) -> Metrics:
     names = sorted(terms[0].marks)
     for name in names:
         marks = [t.marks[name] for t in terms]
-        sums += [_total([m.weight * m.value for m in marks]), _total([m.weight for m in marks])]
+        sums += [_total([torch.where(m.among, m.value, 0) for m in marks]), _total([m.among for m in marks])]
     active, outward, *rest = torch.stack(sums).tolist()
     metrics = {
         "clip/fraction": Metric((num_tokens - active) / n, "mean", n),

@@ -23,10 +23,12 @@ class PolicyTokens(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A per-token reading that is averaged for the log: ``sum(weight * value) / sum(weight)``."""
+    """A per-token reading; the log shows its average."""
 
-    value: Float[Tensor, "T"]
-    weight: Float[Tensor, "T"]
+    value: Float[Tensor, "T"] | Bool[Tensor, "T"]
+    """A number, or yes and no: then the average is a share."""
+    among: Bool[Tensor, "T"]
+    """The tokens that it is averaged over."""
 
 
 class Surrogate(NamedTuple):
@@ -52,7 +54,7 @@ class Kernel(Protocol):
     """How far a radius contracts: ``psi(0) = 1``, ``psi(q) = 1/2``, not increasing, in (0, 1]."""
 
     def __call__(self, u: Float[Tensor, "*T"], q: Float[Tensor, ""]) -> Float[Tensor, "*T"]:
-        """Contraction of the side on which a token has moved by ``u >= 0``; ``q > 0``."""
+        """Contraction of the side on which a token has moved by ``u >= 0``; ``q > 0``, or infinite: then 1."""
         ...
 
 

@@ -91,7 +91,7 @@ class AbsoluteQuantile:
 
     def reduce(self, parts: Sequence[Tensor]) -> Int64[Tensor, "bins"]:
         """Sum of counts."""
-        return torch.stack(list(parts)).sum(0)
+        return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
 
     def finish(self, reduced: Sofar) -> Float[Tensor, ""]:
         """Put the upper and lower bits of the answer together."""

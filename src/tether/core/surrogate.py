@@ -13,8 +13,10 @@ from torch import Tensor
 from tether.core.rule import Kernel, Surrogate
 from tether.registry import KERNELS
 
-MOST_RADIUS = 1e30
-"""Largest radius above 1, and largest dual clip: as good as none, ratios end at e^20, and float32 still holds it."""
+MOST_RADIUS = 1e9
+"""Largest radius above 1, and largest dual clip: as good as none, since ratios end at e^20 = 4.85e8."""
+PLACES, ROUNDS = 257, 7
+"""Of the search for the effective radius: the interval shrinks 256-fold seven times, past float64's 53 bits."""
 Bound = float | Tensor
 """An end of the ratio's interval: one for all tokens, or one a token ``[T]``."""
 
@@ -34,17 +36,44 @@ def clipped(
     >>> [round(x, 4) for x in out.objective.tolist()], out.active.tolist()
     ([1.2, 0.5], [False, True])
     """
-    ratio = log_ratio.exp()
-    lower, upper = (b.detach() if isinstance(b, Tensor) else torch.full_like(advantage[:1], b) for b in bounds)
-    free = ratio * advantage
-    held = ratio.detach().clamp(lower, upper) * advantage
-    active = free.detach() <= held
-    objective = torch.where(active, free, held)
-    if dual_clip is not None:
-        floor = dual_clip * advantage
-        below = (advantage < 0) & (objective.detach() < floor)
-        objective, active = torch.where(below, floor, objective), active & ~below
-    return Surrogate(objective=objective, active=active)
+    return floored(capped(log_ratio.exp() * advantage, ceiling(advantage, bounds)), advantage, dual_clip)
+
+
+def ceiling(advantage: Float[Tensor, "T"], bounds: tuple[Bound, Bound]) -> Float[Tensor, "T"]:
+    """The most that the clip leaves of ``r A``: ``upper A`` where ``A > 0``, ``lower A`` where ``A < 0``; no gradient.
+
+    The other end of the interval is never reached: there ``r A`` is the smaller of the two. So ``min(r A, ceiling)`` is
+    ``min(r A, clip(r) A)`` for every r.
+
+    >>> ceiling(torch.tensor([1.0, -1.0]), (0.8, 1.2))
+    tensor([ 1.2000, -0.8000])
+    """
+    lower, upper = (b.detach() if isinstance(b, Tensor) else b for b in bounds)
+    return torch.maximum(lower * advantage, upper * advantage)
+
+
+def capped(gain: Float[Tensor, "T"], most: Float[Tensor, "T"]) -> Surrogate:
+    """``min(gain, most)`` with ``gain = r A``; its gradient where it is at most ``most``, else 0.
+
+    >>> capped(torch.tensor([1.5, -0.5]), torch.tensor([1.2, -0.2])).objective
+    tensor([ 1.2000, -0.5000])
+    """
+    active = gain.detach() <= most
+    return Surrogate(objective=torch.where(active, gain, most), active=active)
+
+
+def floored(surrogate: Surrogate, advantage: Float[Tensor, "T"], dual_clip: float | None) -> Surrogate:
+    """The dual clip: where ``A < 0`` the objective is at least ``dual_clip A``, and has no gradient below it.
+
+    >>> floored(capped(torch.tensor([-5.0]), torch.tensor([-0.8])), torch.tensor([-1.0]), 3.0).objective
+    tensor([-3.])
+    """
+    if dual_clip is None:
+        return surrogate
+    floor = dual_clip * advantage
+    below = (advantage < 0) & (surrogate.objective.detach() < floor)
+    objective = torch.where(below, floor, surrogate.objective)
+    return surrogate._replace(objective=objective, active=surrogate.active & ~below)
 
 
 @KERNELS.register("hill")
@@ -66,7 +95,7 @@ class Hill:
 
     def __call__(self, u: Float[Tensor, "*T"], q: Float[Tensor, ""]) -> Float[Tensor, "*T"]:
         """Contraction ``[T]`` at distance ``u``."""
-        return 1.0 / (1.0 + (u / q).pow(self.exponent))
+        return (u / q).pow_(self.exponent).add_(1.0).reciprocal_()
 
 
 def check_radii(rule: str, low: float, high: float, dual_clip: float | None) -> None:
@@ -104,12 +133,16 @@ def effective_radius(q: float, epsilon: tuple[float, float], kernel: Kernel) -> 
 
 
 def _root(q: float, epsilon: float, kernel: Kernel, *, upper: bool) -> float:
-    """Bisect ``|e^(+-u) - 1| = epsilon psi(u; q)`` for u: the left rises from 0, the right falls from epsilon."""
+    """Where ``|e^(+-u) - 1| = epsilon psi(u; q)``: the left rises from 0, the right falls from epsilon.
+
+    Each round asks at many places at once and keeps the interval between the last below and the first above.
+    """
     reference = torch.tensor(q, dtype=torch.float64)
-    a, b = 0.0, math.log1p(epsilon) if upper else (-math.log1p(-epsilon) if epsilon < 1 else 50.0)
-    for _ in range(80):
-        u = 0.5 * (a + b)
-        moved = math.expm1(u) if upper else -math.expm1(-u)
-        allowed = epsilon * float(kernel(torch.tensor(u, dtype=torch.float64), reference))
-        a, b = (u, b) if moved < allowed else (a, u)
-    return 0.5 * (a + b)
+    low, high = 0.0, math.log1p(epsilon) if upper else (-math.log1p(-epsilon) if epsilon < 1 else 50.0)
+    shares = torch.linspace(0.0, 1.0, PLACES, dtype=torch.float64)
+    for _ in range(ROUNDS):
+        u = low + (high - low) * shares
+        moved = torch.expm1(u) if upper else -torch.expm1(-u)
+        first_above = int((moved[1:-1] < epsilon * kernel(u[1:-1], reference)).sum()) + 1
+        low, high = float(u[first_above - 1]), float(u[first_above])
+    return 0.5 * (low + high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from tether.core.ratio import Edge
 from tether.core.rule import Kernel, Mark, PolicyTokens, Surrogate
 from tether.core.statistics import AbsoluteQuantile, Statistic, Statistics
-from tether.core.surrogate import Hill, check_radii, clipped, effective_radius
+from tether.core.surrogate import Hill, capped, ceiling, check_radii, effective_radius, floored
 from tether.core.tokens import TokenBatch
 from tether.registry import KERNELS, RULES
 
@@ -24,9 +25,9 @@ class SAT:
     """Staleness-adaptive trust region: PPO's clip whose radius contracts where ``|d| > q`` (arXiv:2607.18722).
 
     ``d = sg[log_ratio]``; q is the ``quantile`` of ``|d|`` over the scope (Eq. 3.3); the gate is
-    ``q > 0 and |d| > q`` (Eq. 3.4, blank in the source and restored from its text); on a gated token only the side on
+    ``q > 0 and |d| > q`` (Eq. 3.4, blank in the source and restored from its text); on a gated token the side on
     which it has moved contracts, by ``psi(|d|; q)`` (Eq. 3.2): upper end ``1 + epsilon_high psi`` if d > 0, lower end
-    ``1 - epsilon_low psi`` if d < 0.
+    ``1 - epsilon_low psi`` if d < 0. The other end is out of reach, so only the end that ``min`` can meet is computed.
     The objective is ``min(r A, clip(r) A)`` over that interval (Eq. 3.5-3.6). q, gate and radii carry no gradient.
     Ungated tokens, and all tokens if q = 0, are PPO's to the last bit. Input and output ``[T]``.
 
@@ -71,26 +72,25 @@ class SAT:
     def __call__(
         self, log_ratio: Float[Tensor, "T"], policy: PolicyTokens, tokens: TokenBatch, stats: Statistics
     ) -> Surrogate:
-        """Contract the side on which a gated token has moved, then clip."""
-        base = (1.0 - self.epsilon_low, 1.0 + self.epsilon_high)
-        plain = clipped(log_ratio, tokens.advantage, base, self.dual_clip)
+        """Lower the ceiling of gated tokens, then clip."""
+        gain = log_ratio.exp() * tokens.advantage
+        plain = ceiling(tokens.advantage, (1.0 - self.epsilon_low, 1.0 + self.epsilon_high))
         if not self.enabled:
-            return plain
-        q = stats[AbsoluteQuantile(self.quantile)]
-        d = log_ratio.detach()
-        gate = (q > 0) & (d.abs() > q)
-        psi = self.kernel(d.abs(), torch.where(q > 0, q, torch.ones_like(q)))
-        # select per side instead of 1 + epsilon * 1: in float32 that is not always 1 + epsilon
-        lower = torch.where(gate & (d < 0), 1.0 - self.epsilon_low * psi, torch.full_like(d, base[0]))
-        upper = torch.where(gate & (d > 0), 1.0 + self.epsilon_high * psi, torch.full_like(d, base[1]))
-        out = clipped(log_ratio, tokens.advantage, (lower, upper), self.dual_clip)
-        every = torch.ones_like(d)
+            return floored(capped(gain, plain), tokens.advantage, self.dual_clip)
+        q = stats[AbsoluteQuantile(self.quantile)].detach()
+        q = torch.where(q > 0, q, math.inf)
+        u = log_ratio.detach().abs()
+        gate = u > q
+        psi = self.kernel(u, q)
+        contraction = torch.maximum(psi, u.le_(q))  # 1 where ungated; a select by a random mask takes twice as long
+        # from A, which is ratio 1, towards PPO's ceiling: at contraction 1 it is that ceiling to the last bit
+        out = capped(gain, torch.lerp(tokens.advantage, plain, contraction))
         marks = {
-            "sat/gate_fraction": Mark(gate.float(), every),
-            "sat/newly_cut_fraction": Mark((plain.active & ~out.active).float(), every),
-            "sat/mean_contraction": Mark(psi, gate.float()),
+            "sat/gate_fraction": Mark(gate, tokens.trainable),
+            "sat/newly_cut_fraction": Mark((gain.detach() <= plain) & ~out.active, tokens.trainable),
+            "sat/mean_contraction": Mark(psi, gate),
         }
-        return out._replace(marks=marks)
+        return floored(out._replace(marks=marks), tokens.advantage, self.dual_clip)
 
     def readings(self, stats: Statistics) -> dict[str, float]:
         """q and the one pair of radii that would give the same gradient."""
