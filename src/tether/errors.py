@@ -48,5 +48,21 @@ class StalledError(TetherError, RuntimeError):
     """Every loop waits for another, or one works longer than its deadline."""
 
 
+class EngineLostError(TetherError, RuntimeError):
+    """A rollout engine that died and was started anew: it holds no weights, and what was asked must be asked again."""
+
+
+class ProcessLostError(TetherError, RuntimeError):
+    """A process of the run that died and cannot be started anew."""
+
+
 class RunDirectoryError(TetherError, OSError):
     """A run directory that cannot be written, is used already, or cannot be read."""
+
+
+class ResumeError(TetherError, RuntimeError):
+    """A run that cannot go on from where it stopped."""
+
+
+class SelfCheckError(TetherError, RuntimeError):
+    """Engine and trainer do not agree as they must; says which check failed and what to try."""

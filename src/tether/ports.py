@@ -7,8 +7,9 @@ knows nothing else about it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from tether.records import Completion, Prompt
 
@@ -50,6 +51,8 @@ class Publication:
     fingerprint: str
     """Hash over names, shapes and bytes of every tensor, in the published dtype."""
     num_bytes: int
+    where: Any = None
+    """Where a store finds it from another process; ``None`` where it needs no telling."""
 
 
 @runtime_checkable
@@ -66,8 +69,15 @@ class RolloutEngine(Protocol):
         """Version of the weights it holds; -1 before the first load."""
         ...
 
-    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """Sample one completion a request, in the order asked."""
+    async def generate(
+        self, requests: Sequence[GenerationRequest], flight: Mapping[str, Any] | None = None
+    ) -> list[Completion]:
+        """Sample one completion a request, in the order asked; from the start, or from where ``in_flight`` stood."""
+        ...
+
+    def in_flight(self) -> Mapping[str, Any] | None:
+        """Everything there is of the generation under way, as plain values and tensors; ``None`` if nothing can be
+        told, and then the same requests are asked again."""
         ...
 
     async def load(self, publication: Publication) -> str:
@@ -136,4 +146,20 @@ class Clock(Protocol):
 
     async def spend(self, what: str, amount: float = 1.0) -> None:
         """Let ``amount`` units of work of a kind take their time: a cost in virtual time, nothing in real time."""
+        ...
+
+    def due(self, what: str, amount: float = 1.0) -> float:
+        """The moment at which work of a kind that begins now is done, for ``until``."""
+        ...
+
+    async def until(self, moment_s: float) -> None:
+        """Wait for a moment; let others run at least once."""
+        ...
+
+    async def quiet(self) -> None:
+        """Wait until everybody else waits too: for time to pass, or for this task. In real time: let others run."""
+        ...
+
+    def free(self) -> AbstractContextManager[None]:
+        """What this task does inside costs no virtual time. In real time: no difference."""
         ...

@@ -24,7 +24,7 @@ def test_a_run_prints_its_bound_first_and_what_it_learned_last(capsys, tmp_path)
     assert lines[0] == "tether: recipe quickstart, model tiny-moe, task arithmetic"
     assert "no token will be staler than 3 optimizer updates when it is trained on" in told.out
     assert [line.split()[1] for line in lines if line.startswith("step")] == ["0", "1", "2", "3", "3"]
-    for row in ("held-out accuracy", "gain", "steps in which SAT newly cut tokens", "trained 24", "run directory"):
+    for row in ("held-out accuracy", "gain", "newly cut by SAT", "trained 24", "run directory"):
         assert row in told.out
     assert RunView(tmp_path / "run").status == "finished"
     assert (tmp_path / "run" / "report.html").is_file()

@@ -96,8 +96,8 @@ def test_a_number_that_float32_cannot_hold_is_refused_inside_lists_too():
         ("pipeline.prompts_per_step=1000001", "pipeline.prompts_per_step must be at most 1000000; got 1000001"),
         ("algorithm.entropy=-0.1", "algorithm.entropy must lie in 0 .. 1e+06 (0 for none); got -0.1"),
         ("algorithm.entropy=1e7", "algorithm.entropy must lie in 0 .. 1e+06 (0 for none); got 10000000.0"),
-        ("algorithm.rule.epsilon_high=1e31", "epsilon_high of sat must be at most 1e+30 (0.2 is usual); got 1e+31"),
-        ("algorithm.rule.dual_clip=1e31", "dual_clip of sat must be at most 1e+30 (3 is usual); got 1e+31"),
+        ("algorithm.rule.epsilon_high=1e31", "epsilon_high of sat must be at most 1e+09 (0.2 is usual); got 1e+31"),
+        ("algorithm.rule.dual_clip=1e31", "dual_clip of sat must be at most 1e+09 (3 is usual); got 1e+31"),
         ("algorithm.kl.coefficient=1e7", "coefficient of k3 must be at most 1e+06; got 10000000.0"),
         (
             "algorithm.aggregation={name='seq-mean-token-sum-norm', horizon=1000000001}",
@@ -122,7 +122,7 @@ def test_a_value_beyond_its_bound_is_refused(setting, message):
         *("run.steps=1000000000", "task.max_operations=1000", "engine.max_tokens=10000000", "engine.max_rows=1000000"),
         *("engine.temperature=1e-6", "engine.temperature=1000", "eval.temperature=0", "eval.prompts=10000000"),
         *("pipeline.group_size=1000000", "pipeline.prompts_per_step=1000000", "trainer.lr=1000"),
-        *("trainer.weight_decay=1000", "algorithm.entropy=1e6", "algorithm.rule.epsilon_high=1e30"),
+        *("trainer.weight_decay=1000", "algorithm.entropy=1e6", "algorithm.rule.epsilon_high=1e9"),
         *("algorithm.kl.coefficient=1e6", "placement.costs.reward_s=1e6"),
     ],
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tether.config.build import build
+from tether.config.build import build, placed
 from tether.config.recipe import load
 from tether.journal import RunView
+from tether.journal.writer import RunWriter
 from tether.pipeline.controller import Controller
 
 SMALL = (
@@ -26,13 +28,15 @@ SMALL = (
 
 
 def controller_of(out: Path, settings: Sequence[str] = ()) -> Controller:
-    return build(load(settings=(*SMALL, *settings)), out)
+    recipe = load(settings=(*SMALL, *settings))
+    with placed(recipe) as parts:
+        return build(recipe, parts, partial(RunWriter, out))
 
 
 def go(controller: Controller, settings: Sequence[str] = ()) -> None:
     recipe = load(settings=(*SMALL, *settings))
     with controller.writer:
-        recipe.placement.run(controller.run())
+        recipe.placement.run(controller.run(), controller.stop)
 
 
 def train(out: Path, *settings: str) -> RunView:

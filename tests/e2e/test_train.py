@@ -47,11 +47,16 @@ def test_a_run_tells_its_whole_life_in_order(run):
     kinds = [(event.event, event.step, event.version) for event in run.events]
     assert kinds == [
         ("start", 0, 0),
+        ("check", 0, 0),
         ("eval", 0, 0),
-        *[("step", s, s) for s in (1, 2, 3, 4)],
+        *[("step", s, s) for s in (1, 2)],
+        ("check", 2, 2),
+        *[("step", s, s) for s in (3, 4)],
         ("eval", 4, 4),
+        ("check", 4, 4),
         *[("step", s, s) for s in (5, 6)],
         ("eval", 6, 6),
+        ("check", 6, 6),
         ("finish", 6, 6),
     ]
     assert run.status == "finished"
@@ -159,7 +164,6 @@ def stopped(controller, error: type[BaseException], match: str | None = None) ->
     assert run.status == "failed"
     assert run.model is None
     assert_books_balance(run, groups=12, size=4, admitted_only=True)
-    assert controller.loops.ledger.num_admitted == len(run.ledger)
     assert not controller.loops.ledger.open_lines
     assert run.last("fail").metrics["ledger/balance"].value == run.balance()
     return run
@@ -173,7 +177,7 @@ def test_weights_that_stop_being_numbers_stop_the_run_and_leave_the_batch(tmp_pa
         await after(number, step, report)
         if number == 3:
             with torch.no_grad():
-                next(controller.loops.trainer.policy.model.parameters())[:] = float("nan")
+                next(controller.loops.learner.trainer.policy.model.parameters())[:] = float("nan")
 
     monkeypatch.setattr(type(controller), "after_step", lambda self, *args: poison(*args))
     said = r"logp of the trainer is nan at token \d+ of rollout 'g\d+/\d' \(id \d+, version 0, update 3\)"
@@ -189,7 +193,7 @@ def test_weights_that_stop_being_numbers_stop_the_run_and_leave_the_batch(tmp_pa
 
 def spoil(controller, value: float = float("nan")) -> None:
     with torch.no_grad():
-        next(controller.loops.trainer.policy.model.parameters())[0, 0] = value
+        next(controller.loops.learner.trainer.policy.model.parameters())[0, 0] = value
 
 
 def test_weights_that_are_no_numbers_are_not_published(tmp_path):
@@ -202,7 +206,7 @@ def test_weights_that_are_no_numbers_are_not_published(tmp_path):
 
 def test_weights_that_the_last_update_spoiled_are_not_saved_as_a_success(tmp_path, monkeypatch):
     controller = controller_of(tmp_path / "run", ["eval.prompts=0"])
-    trainer, step = controller.loops.trainer, type(controller.loops.trainer).step
+    trainer, step = controller.loops.learner.trainer, type(controller.loops.learner.trainer).step
 
     def spoiling(self, batch):
         report = step(self, batch)
@@ -218,28 +222,13 @@ def test_weights_that_the_last_update_spoiled_are_not_saved_as_a_success(tmp_pat
 def test_a_rollout_whose_logits_are_no_numbers_is_the_one_that_failed(tmp_path, monkeypatch):
     controller = controller_of(tmp_path / "run", ["eval.prompts=0"])
 
-    async def broken(requests):
+    async def broken(requests, flight):
         raise NonFiniteError("logits must be finite", rollout_id=requests[3].id)
 
     monkeypatch.setattr(controller.loops.engine, "generate", broken, raising=False)
     run = stopped(controller, NonFiniteError, "logits must be finite")
     assert run.balance()["failed:non-finite"] == 1
     assert set(run.balance()) == {"failed:non-finite", "in-flight"}
-
-
-def test_an_interrupt_keeps_the_weights_of_the_step(tmp_path, monkeypatch):
-    controller = controller_of(tmp_path / "run", ["eval.prompts=0"])
-    told = controller.after_step
-
-    async def interrupted(number, step, report):
-        await told(number, step, report)
-        if number == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(type(controller), "after_step", lambda self, *step: interrupted(*step))
-    with pytest.raises(KeyboardInterrupt):
-        go(controller)
-    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000002"]
 
 
 def test_a_task_without_any_signal_is_warned_about_once(tmp_path):
@@ -282,21 +271,22 @@ def length_reward(prompt: Prompt, response: str) -> float:
 @pytest.mark.parametrize("how", ["raised in the work", "sent as a signal"])
 def test_an_interrupt_in_mid_run_leaves_a_readable_run_with_every_fate(tmp_path, how):
     controller = controller_of(tmp_path / "run", ["eval.prompts=0"])
-    step = controller.loops.trainer.step
+    step = controller.loops.learner.trainer.step
 
     def interrupted(batch):
-        if controller.loops.trainer.updates == 3:
+        if controller.loops.learner.trainer.updates == 3:
             if how == "raised in the work":
                 raise KeyboardInterrupt
             os.kill(os.getpid(), signal.SIGINT)
         return step(batch)
 
-    controller.loops.trainer.step = interrupted
+    controller.loops.learner.trainer.step = interrupted
     run = stopped(controller, KeyboardInterrupt)
     assert run.last("fail").note == "interrupted"
-    assert run.balance()["trained"] == (24 if how == "raised in the work" else 32)  # the update under way is finished
-    assert len(run.steps) == 3
-    assert run.last("fail").version == controller.loops.trainer.updates
+    num_steps = 3 if how == "raised in the work" else 4  # a signal lets the step under way end
+    assert run.balance()["trained"] == 8 * num_steps
+    assert len(run.steps) == num_steps
+    assert run.last("fail").version == controller.loops.learner.trainer.updates
 
 
 def test_a_run_that_hangs_is_stopped_and_the_journal_says_where(tmp_path):
@@ -318,10 +308,7 @@ def reward_that_hangs(prompt: Prompt, response: str) -> float:
 def test_loops_that_wait_for_each_other_are_named_in_the_journal(tmp_path):
     controller = controller_of(tmp_path / "run", ["eval.prompts=0"])
 
-    async def never(count):
-        return
-
-    controller.loops.buffer.free = never
+    controller.loops.buffer.free = lambda count: None
     run = stopped(controller, StalledError, r"every task waits .*feed at GroupBuffer\.admit:\d+; .*train at ")
     assert "feed at GroupBuffer.admit" in run.last("fail").note
 
@@ -332,7 +319,7 @@ def test_a_run_of_steps_that_train_nothing_is_stopped_with_a_reason(tmp_path, mo
     from tether.pipeline.trainer import StepReport
 
     nothing = StepReport(updated=False, metrics={}, logp={}, staleness={})
-    controller.loops.trainer.step = lambda step: nothing
+    controller.loops.learner.trainer.step = lambda step: nothing
     with pytest.raises(TetherError, match=r"10 steps in a row held no trainable token \(the last at step 10\)"):
         go(controller, settings)
     run = RunView(tmp_path / "run")
@@ -343,15 +330,15 @@ def test_a_run_of_steps_that_train_nothing_is_stopped_with_a_reason(tmp_path, mo
 
 def test_an_error_in_an_evaluation_closes_the_books_too(tmp_path):
     controller = controller_of(tmp_path / "run", ["eval.every=2"])
-    evaluate, calls = controller.evaluate, []
+    evaluator, calls = controller.loops.learner.evaluator, []
 
-    async def second_fails():
+    async def second_fails(version, weights):
         calls.append(1)
         if len(calls) == 2:
             raise ModelError("no room for an evaluation")
-        return await evaluate()
+        return await evaluator(version, weights)
 
-    controller.evaluate = second_fails
+    controller.loops.learner.evaluator = second_fails
     run = stopped(controller, ModelError, "no room for an evaluation")
     assert len(run.steps) == 2
 

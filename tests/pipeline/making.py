@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from tether.evals.runner import Evaluation
 from tether.pipeline.packing import Step
-from tether.pipeline.trainer import StepReport, Trainer
+from tether.pipeline.trainer import StepReport
 from tether.placement.inline import InlineClock
 from tether.ports import EngineCapabilities, GenerationRequest, Publication
 from tether.records import Completion, Group, Metric, Prompt, Rollout
+from tether.weights.memory import MemoryStore
 
 
 def completion_of(
@@ -74,7 +78,10 @@ class ScriptedEngine:
     def version(self) -> int:
         return self._version
 
-    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+    def in_flight(self) -> None:
+        """Nothing is told: what is under way is asked for again."""
+
+    async def generate(self, requests: Sequence[GenerationRequest], flight: None = None) -> list[Completion]:
         lengths = [self._numbers.randint(1, request.max_tokens) for request in requests]
         versions: list[int] = []
         while len(versions) < max(lengths):
@@ -87,19 +94,46 @@ class ScriptedEngine:
         return publication.fingerprint
 
 
-class CountingTrainer(Trainer):
-    """Counts updates and notes the staleness of what it is given; has no model."""
+class CountingLearner:
+    """Counts updates and notes the staleness of what it is given; its model is one number, the count."""
 
     def __init__(self, skips: frozenset[int] = frozenset()) -> None:
         self.updates = 0
+        self.store = MemoryStore("float32")
         self.skips = skips
         self.seen: list[set[int]] = []
         self.used: list[str] = []
 
-    def step(self, step: Step) -> StepReport:
+    async def step(self, step: Step) -> StepReport:
         versions = torch.cat([m.version for m in step.micro_batches])
         self.seen.append(set((self.updates - versions).tolist()))
         self.used += [rollout.id for group in step.groups for rollout in group.rollouts]
         updated = len(self.seen) not in self.skips
         self.updates += updated
         return StepReport(updated=updated, metrics={"policy/lr": Metric(0.0)}, logp={}, staleness={})
+
+    async def publish(self) -> Publication:
+        return self.store.publish(self.updates, {"w": torch.full((3,), float(self.updates))})
+
+    @property
+    def sharing(self) -> None:
+        """No layout in which rows share a prompt."""
+
+    async def score(self, rollouts: Sequence[Rollout], publication: Publication, temperature: float) -> Any:
+        raise NotImplementedError
+
+    async def check_masks(self, rollouts: Sequence[Rollout]) -> None:
+        raise NotImplementedError
+
+    async def evaluate(self) -> Evaluation:
+        raise NotImplementedError
+
+    async def save_model(self, folder: Path) -> None:
+        folder.mkdir()
+
+    async def save(self, folder: Path) -> None:
+        (folder / "updates").write_text(str(self.updates))
+
+    async def restore(self, folder: Path) -> Publication:
+        self.updates = int((folder / "updates").read_text())
+        return await self.publish()

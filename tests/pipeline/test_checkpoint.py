@@ -1,40 +1,111 @@
+import asyncio
 from pathlib import Path
 
 import pytest
-import torch
 
-from tether.errors import ConfigError
-from tether.models.loading import load_model
+from tether.errors import ConfigError, ResumeError
 from tether.pipeline.checkpoint import CheckpointOptions, Checkpoints
 
-
-@pytest.fixture(scope="module")
-def loaded():
-    return load_model("tiny-moe")
+OFFSETS = {"events.jsonl": 3, "ledger.jsonl": 2, "rollouts.jsonl": 0}
 
 
-def test_weights_are_saved_where_due_and_only_the_newest_are_kept(tmp_path: Path, loaded):
-    checkpoints = Checkpoints(tmp_path, loaded, CheckpointOptions(every=2, keep=2), "float32")
-    saved = [checkpoints.save(step) for step in range(1, 8)]
-    assert [path.name if path else None for path in saved] == [
-        None, "step-000002", None, "step-000004", None, "step-000006", None,
-    ]  # fmt: skip
-    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-000004", "step-000006"]
+def save(checkpoints: Checkpoints, step: int, *, error: Exception | None = None) -> Path:
+    async def write(folder: Path) -> dict[str, int]:
+        (folder / "state").mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(bytes([step]) * 100)
+        if error is not None:
+            raise error
+        (folder / "state" / "run.pt").write_bytes(b"state")
+        return OFFSETS
+
+    return asyncio.run(checkpoints.save(step, write))
 
 
-def test_nothing_is_saved_on_the_way_unless_asked(tmp_path: Path, loaded):
-    checkpoints = Checkpoints(tmp_path, loaded, CheckpointOptions(), "float32")
-    assert [checkpoints.save(step) for step in range(1, 4)] == [None] * 3
-    assert not list(tmp_path.iterdir())
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path, keep=2)
 
 
-def test_the_final_model_has_the_dtype_of_the_recipe_and_training_goes_on_in_its_own(tmp_path: Path, loaded):
-    path = Checkpoints(tmp_path, loaded, CheckpointOptions(), "bfloat16").save_final()
-    assert path == tmp_path / "model"
-    assert loaded.model.dtype == torch.float32
-    again = load_model(str(path), dtype="bfloat16")
-    for name, tensor in again.model.state_dict().items():
-        assert torch.equal(tensor, loaded.model.state_dict()[name].bfloat16())
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints"
+
+
+def newest(checkpoints: Checkpoints) -> tuple[int | None, list[str]]:
+    told: list[str] = []
+    found = checkpoints.newest(told.append)
+    return (None if found is None else found.step), told
+
+
+def test_the_newest_are_kept_and_the_newest_of_them_is_opened(checkpoints, home):
+    for step in (2, 4, 6, 10):
+        save(checkpoints, step)
+    assert sorted(path.name for path in home.iterdir()) == ["step-000006", "step-000010"]
+    found = checkpoints.newest(pytest.fail)
+    assert found is not None
+    assert (found.step, found.offsets, found.state) == (10, OFFSETS, home / "step-000010" / "state")
+
+
+def test_without_a_checkpoint_there_is_none(checkpoints):
+    assert newest(checkpoints) == (None, [])
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda folder: (folder / "model.safetensors").write_bytes(b"\x04" * 99),
+        lambda folder: (folder / "model.safetensors").write_bytes(b"\x05" * 100),
+        lambda folder: (folder / "model.safetensors").unlink(),
+        lambda folder: (folder / "state" / "run.pt").write_bytes(b"stat3"),
+        lambda folder: (folder / "state" / "manifest.json").unlink(),
+        lambda folder: (folder / "state" / "manifest.json").write_text("{"),
+        lambda folder: (folder / "state" / "manifest.json").write_text("[]"),
+        lambda folder: (folder / "state" / "manifest.json").write_text('{"schema": 99, "step": 4}'),
+    ],
+)
+def test_a_checkpoint_that_is_not_what_was_written_is_skipped_with_a_message(checkpoints, home, harm):
+    save(checkpoints, 2)
+    harm(save(checkpoints, 4))
+    step, told = newest(checkpoints)
+    assert step == 2
+    assert len(told) == 1
+    assert "step-000004 is skipped" in told[0]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), RuntimeError("[enforce fail] . PytorchStreamWriter failed")]
+)
+def test_a_disk_that_is_full_is_one_message_and_leaves_the_earlier_ones_whole(checkpoints, home, error):
+    save(checkpoints, 2)
+    with pytest.raises(ResumeError, match=r"cannot write the checkpoint of step 4 .* the earlier ones are whole"):
+        save(checkpoints, 4, error=error)
+    assert [path.name for path in home.iterdir()] == ["step-000002"]
+    assert newest(checkpoints) == (2, [])
+
+
+def test_what_an_earlier_process_left_half_written_is_no_checkpoint_and_is_swept_away(checkpoints, home):
+    for name in (".step-000004.partial", "..step-000004.partial.x1y2"):
+        (home / name / "state").mkdir(parents=True)
+    assert newest(checkpoints) == (None, [])
+    save(checkpoints, 2)
+    assert [path.name for path in home.iterdir()] == ["step-000002"]
+
+
+def test_a_checkpoint_made_again_replaces_the_one_of_its_step(checkpoints):
+    (save(checkpoints, 2) / "state" / "run.pt").write_bytes(b"harmed")
+    save(checkpoints, 2)
+    assert newest(checkpoints) == (2, [])
+
+
+def test_later_checkpoints_are_named_in_order(checkpoints, home):
+    for step in (2, 4):
+        save(checkpoints, step)
+    assert [path.name for path in checkpoints.later_than(2)] == ["step-000004"]
+
+
+@pytest.mark.parametrize(("every", "due"), [(0, []), (1, [1, 2, 3, 4]), (2, [2, 4])])
+def test_one_is_due_after_every_so_many_steps(every, due):
+    assert [step for step in range(1, 5) if CheckpointOptions(every=every).due(step)] == due
 
 
 @pytest.mark.parametrize("options", [{"every": -1}, {"keep": 0}])

@@ -15,9 +15,8 @@ from tether.pipeline.schedule import Schedule
 from tether.pipeline.stopwatch import Stopwatch
 from tether.placement.inline import Costs, Inline
 from tether.records import Prompt
-from tether.weights.memory import MemoryStore
 
-from .making import CountingTrainer, ScriptedEngine
+from .making import CountingLearner, ScriptedEngine
 
 LAGS = (1, 2, 3, 8)
 
@@ -26,20 +25,26 @@ def prompt(index: int) -> Prompt:
     return Prompt(id=f"p/{index}", text="?", token_ids=(3, 4), reference="!")
 
 
+class HaltError(Exception):
+    """A run is stopped between two steps."""
+
+
 class Run:
     """The real loops, buffer, publisher and ledger, around an engine and a trainer without a model."""
 
-    def __init__(self, schedule: Schedule, steps: int, seed: int = 0, *, skips=(), reward=None) -> None:
+    def __init__(self, schedule: Schedule, steps: int, seed: int = 0, *, skips=(), reward=None, stop_after=0) -> None:
         numbers = random.Random(seed)
         costs = [numbers.choice([0.0, numbers.random(), 10 * numbers.random()]) for _ in range(4)]
         inline = Inline(
             costs=Costs(generate_token_s=costs[0], reward_s=costs[1], train_step_s=costs[2], publish_s=costs[3])
         )
-        clock, store = inline.clock(), MemoryStore("float32")
+        clock = inline.clock()
         self.lines: list[LedgerLine] = []
         self.engine = ScriptedEngine(clock, numbers)
-        self.trainer = CountingTrainer(frozenset(skips))
+        self.learner = CountingLearner(frozenset(skips))
         self.inline = inline
+        self.stop_after = stop_after
+        self.start_version: int | None = None
         self.loops = Loops(
             steps=steps,
             schedule=schedule,
@@ -47,12 +52,10 @@ class Run:
             sampling=Sampling(seed=seed, group_size=schedule.group_size, temperature=1.0, max_tokens=5),
             packing=Packing(advantage=GRPO(), token_budget=30, pad_id=0, device="cpu"),
             engine=self.engine,
-            wave=numbers.choice([1, 4, 512]),
+            wave_size=numbers.choice([1, 4, 512]),
             judge=Judge(reward or (lambda prompt, text: float(len(text) % 3)), str, frozenset({1})),
-            trainer=self.trainer,
-            publisher=Publisher(
-                store, self.engine, clock, lambda: {"w": torch.full((3,), float(self.trainer.updates))}
-            ),
+            learner=self.learner,
+            publisher=Publisher(self.learner, self.engine, clock),
             clock=clock,
             watch=Stopwatch(),
             ledger=Ledger(self.lines.append),
@@ -60,13 +63,33 @@ class Run:
         )
 
     async def _main(self) -> None:
-        await self.loops.publisher.publish(0)
+        if self.start_version is None:
+            await self.loops.publisher.publish()
+        else:
+            weights = {"w": torch.zeros(3)}
+            await self.loops.publisher.load(self.learner.store.publish(self.start_version, weights))
         async with asyncio.TaskGroup() as tasks:
-            for loop in (self.loops.feed(), self.loops.roll(), self.loops.pack(), self.loops.train(self.after)):
+            for loop in (self.loops.feed(), self.loops.roll(), self.loops.pack()):
                 tasks.create_task(loop)
+            tasks.create_task(self.loops.train(self.after, self.between))
 
     async def after(self, number, step, report) -> None:
-        assert number == len(self.trainer.seen)
+        assert number == self.loops.done
+
+    async def between(self, number) -> None:
+        assert number == self.loops.done
+        if number == self.stop_after:
+            self.state = self.loops.state()
+            self.open_lines = self.loops.ledger.open_lines
+            raise HaltError
+
+    def go_on_from(self, before: "Run") -> "Run":
+        """Take over everything that a checkpoint holds of a run that was stopped."""
+        self.loops.restore(before.state)
+        self.loops.ledger.restore(before.lines, before.open_lines)
+        self.learner.updates = before.learner.updates
+        self.start_version = before.engine.version
+        return self.go()
 
     def go(self) -> "Run":
         self.inline.run(self._main())
@@ -86,20 +109,20 @@ def test_staleness_is_lag_to_twice_lag_less_one_whatever_the_costs(lag, seed):
     schedule = Schedule(lag=lag, prompts_per_step=1 + seed % 3, group_size=2)
     steps = 3 * lag + seed % lag  # also numbers of steps that the lag does not divide
     run = Run(schedule, steps, seed).go()
-    assert run.trainer.seen == expected(schedule, steps)
-    assert max(max(seen) for seen in run.trainer.seen) == schedule.bound
+    assert run.learner.seen == expected(schedule, steps)
+    assert max(max(seen) for seen in run.learner.seen) == schedule.bound
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_staleness_is_zero_in_sync(seed):
     schedule = Schedule(regime="sync", lag=1, prompts_per_step=1 + seed % 3, group_size=3)
-    assert Run(schedule, 7, seed).go().trainer.seen == [{0}] * 7
+    assert Run(schedule, 7, seed).go().learner.seen == [{0}] * 7
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
 def test_a_run_may_end_inside_its_first_block(steps):
     run = Run(Schedule(lag=8, prompts_per_step=2, group_size=2), steps).go()
-    assert run.trainer.seen == [{s} for s in range(steps)]
+    assert run.learner.seen == [{s} for s in range(steps)]
     assert run.engine.version == 0
 
 
@@ -108,10 +131,9 @@ def test_every_rollout_is_admitted_used_and_closed_exactly_once_in_order(seed):
     schedule = Schedule(lag=1 + seed % 4, prompts_per_step=2, group_size=3)
     run = Run(schedule, 9, seed).go()
     ids = [f"g{g}/{m}" for g in range(18) for m in range(3)]
-    assert run.trainer.used == ids
+    assert run.learner.used == ids
     assert [line.id for line in run.lines] == ids
     assert run.loops.ledger.balance() == {"trained": len(ids)}
-    assert run.loops.ledger.num_admitted == len(ids)
     assert all(line.started_s <= line.finished_s <= line.used_s for line in run.lines)
     assert [line.step for line in run.lines] == [1 + g // 2 for g in range(18) for _ in range(3)]
 
@@ -121,9 +143,9 @@ def test_a_step_that_makes_no_update_makes_no_version_and_filters_its_rollouts()
     run = Run(schedule, 8, skips=(1, 2, 6)).go()
     fates = {step: {line.fate for line in run.lines if line.step == step} for step in range(1, 9)}
     assert {step for step, fate in fates.items() if fate == {"filtered:no-advantage"}} == {1, 2, 6}
-    assert run.trainer.updates == 5
+    assert run.learner.updates == 5
     assert run.engine.version == 5
-    assert all(max(seen) <= schedule.bound for seen in run.trainer.seen)
+    assert all(max(seen) <= schedule.bound for seen in run.learner.seen)
 
 
 def test_a_block_without_an_update_publishes_nothing_and_goes_on():
@@ -144,17 +166,17 @@ def test_a_reward_that_raises_closes_its_rollout_and_no_other():
     assert stopped.group_contains(RewardError, match="g3/0")
     run.loops.ledger.close_rest()
     assert [line.id for line in run.lines if line.fate == "failed:reward"] == ["g3/0"]
-    assert len({line.id for line in run.lines}) == len(run.lines) == run.loops.ledger.num_admitted
+    assert len({line.id for line in run.lines}) == len(run.lines)
     assert Counter(line.fate for line in run.lines) == run.loops.ledger.balance()
 
 
 def test_a_batch_that_is_not_finite_is_dumped_before_the_run_stops():
     run = Run(Schedule(lag=1, prompts_per_step=2, group_size=2), 3)
 
-    def explode(step):
+    async def explode(step):
         raise NonFiniteError("logp is nan")
 
-    run.trainer.step = explode
+    run.learner.step = explode
     with pytest.raises(BaseExceptionGroup) as stopped:
         run.go()
     assert stopped.group_contains(NonFiniteError, match="logp is nan; dumped 4 rows")
@@ -164,7 +186,7 @@ def test_what_an_engine_reports_as_not_finite_is_dumped_too():
     run = Run(Schedule(lag=1, prompts_per_step=2, group_size=2), 3)
     generate = run.engine.generate
 
-    async def broken(requests):
+    async def broken(requests, flight):
         completions = await generate(requests)
         completions[0].logp[0] = float("nan")
         return completions
@@ -193,11 +215,11 @@ def test_an_engine_that_does_not_hold_what_was_sent_stops_the_run(lie):
 
 def test_generations_of_a_group_are_never_split_over_waves():
     run = Run(Schedule(lag=2, prompts_per_step=3, group_size=4), 4)
-    run.loops.wave = 5
+    run.loops.wave_size = 5
     waves = []
     generate = run.engine.generate
 
-    async def watched(requests):
+    async def watched(requests, flight):
         waves.append([request.id.partition("/")[0] for request in requests])
         return await generate(requests)
 
@@ -205,3 +227,20 @@ def test_generations_of_a_group_are_never_split_over_waves():
     run.go()
     assert all(set(Counter(wave).values()) == {4} for wave in waves)
     assert len(waves) == 12
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_run_that_goes_on_skips_no_rollout_uses_none_twice_and_keeps_the_bound(seed):
+    schedule = Schedule(lag=1 + seed % 4, prompts_per_step=1 + seed % 3, group_size=2)
+    steps = 4 * schedule.lag + 1
+    whole = Run(schedule, steps, seed).go()
+    for stop_after in range(1, steps):
+        before = Run(schedule, steps, seed, stop_after=stop_after)
+        with pytest.raises(BaseExceptionGroup) as halted:
+            before.go()
+        assert halted.group_contains(HaltError)
+        after = Run(schedule, steps, seed).go_on_from(before)
+        assert before.learner.used + after.learner.used == whole.learner.used
+        assert before.learner.seen + after.learner.seen == whole.learner.seen
+        assert [line.id for line in before.lines + after.lines] == [line.id for line in whole.lines]
+        assert after.loops.ledger.balance() == whole.loops.ledger.balance()

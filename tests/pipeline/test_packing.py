@@ -11,7 +11,7 @@ from tether.core.advantage import GRPO, DrGRPO
 from tether.core.aggregation import Denominator
 from tether.errors import DataError, NonFiniteError
 from tether.models.policy import Policy
-from tether.pipeline.packing import Row, check_finite, credited, pack, split
+from tether.pipeline.packing import Bundle, Row, check_finite, credited, pack, split
 
 from .making import completion_of, group_of, random_groups, rollout_of
 from .small import loaded_of, naive_logp, off_policy, step_of
@@ -19,26 +19,26 @@ from .small import loaded_of, naive_logp, off_policy, step_of
 BUDGETS = (1, 7, 20, 33, 64, 10_000)
 
 
-def rows_of(lengths: list[int]) -> list[Row]:
+def bundles_of(lengths: list[int]) -> list[Bundle]:
     rollouts = [rollout_of(f"g0/{i}", [1], completion_of([2] * (n - 1))) for i, n in enumerate(sorted(lengths))]
-    return [Row(rollout=rollout, group=0, advantage=0.0) for rollout in rollouts]
+    return [Bundle(rows=(Row(rollout=rollout, group=0, advantage=0.0),)) for rollout in rollouts]
 
 
 @given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 120))
 @settings(max_examples=200)
 def test_micro_batches_keep_the_budget_and_only_a_response_that_exceeds_it_goes_alone(lengths, budget):
-    rows = rows_of(lengths)
-    chunks = split(rows, budget)
-    assert list(itertools.chain(*chunks)) == rows
+    bundles = bundles_of(lengths)
+    chunks = split(bundles, budget)
+    assert list(itertools.chain(*chunks)) == bundles
     for chunk in chunks:
-        padded = len(chunk) * max(row.num_tokens for row in chunk)
+        padded = len(chunk) * max(bundle.num_tokens for bundle in chunk)
         assert padded <= budget or len(chunk) == 1
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 120))
 @settings(max_examples=100)
 def test_a_micro_batch_is_closed_only_when_the_next_response_does_not_fit(lengths, budget):
-    chunks = split(rows_of(lengths), budget)
+    chunks = split(bundles_of(lengths), budget)
     for chunk, following in itertools.pairwise(chunks):
         assert (len(chunk) + 1) * following[0].num_tokens > budget
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from tether.errors import ConfigError, StalledError
+from tether.pipeline.interrupts import Stopped, StopRequest
 from tether.placement.inline import Costs, FreeClock, Inline, Watchdog
 
 PATIENCE = 0.2
@@ -68,10 +69,10 @@ def test_work_costs_what_the_recipe_says_and_nothing_else_does():
         clock = placed.clock()
         time.sleep(0.02)
         before = clock.now()
-        await clock.spend("generate_token", 8)
+        await clock.spend("generate_token", 8.0)
         await clock.spend("train_step")
         await clock.spend("publish")
-        await clock.spend("reward", 4)
+        await clock.spend("reward", 4.0)
         return before, clock.now()
 
     placed = inline(generate_token_s=0.5, train_step_s=2.0, publish_s=0.25, reward_s=0.125)
@@ -304,28 +305,88 @@ def test_an_interrupt_inside_the_work_passes_through():
         inline().run(main())
 
 
-def test_an_interrupt_by_the_keyboard_ends_the_run_at_its_next_wait_and_lets_it_tidy_up():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name)
+def test_a_first_signal_only_asks_and_a_second_ends_the_run_where_it_stands_and_lets_it_tidy_up(number, capsys):
     async def work():
-        os.kill(os.getpid(), signal.SIGINT)
-        seen.append("work is finished first")
+        os.kill(os.getpid(), number)
+        seen.append("asked")
+        assert stop.asked_by == number
         await asyncio.sleep(1.0)
+        seen.append("goes on")
+        os.kill(os.getpid(), number)
         seen.append("never")
 
     async def main():
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(work())
-        except asyncio.CancelledError:
+        finally:
             seen.append("tidy")
-            raise
 
     seen: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        inline().run(main())
-    assert seen == ["work is finished first", "tidy"]
+    stop = StopRequest()
+    with pytest.raises(Stopped) as stopped:
+        inline().run(main(), stop)
+    assert seen == ["asked", "goes on", "tidy"]
+    assert stopped.value.exit_code == 128 + number
+    said = capsys.readouterr().err
+    assert said.count("the run stops after the step under way and saves it") == 1
+    assert "never retrieved" not in said
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, 1e-300, 1e300, float("inf"), float("nan")])
 def test_a_watchdog_without_patience_or_with_endless_patience_is_refused(value):
     with pytest.raises(ConfigError, match=r"placement\.hang_after_s must lie in 0\.1 \.\. 1e\+09 seconds; got"):
         Inline(hang_after_s=value)
+
+
+def test_time_begins_where_it_is_told_to():
+    async def main():
+        clock = placed.clock()
+        due = clock.due("train_step")
+        await clock.until(due)
+        return due, asyncio.get_running_loop().time()
+
+    placed = inline(train_step_s=0.1)
+    start_s = 1e9 + 0.3
+    assert placed.run(main(), start_s=start_s) == (start_s + 0.1, start_s + 0.1)
+
+
+def test_it_is_quiet_when_everybody_else_waits_for_time_or_for_another():
+    async def busy():
+        for _ in range(50):
+            await asyncio.sleep(0)
+        seen.append("busy is done")
+        await asyncio.sleep(1.0)
+        seen.append("a second later")
+
+    async def main():
+        task = asyncio.create_task(busy())
+        await placed.clock().quiet()
+        seen.append("quiet")
+        await task
+
+    placed = inline()
+    seen: list[str] = []
+    placed.run(main())
+    assert seen == ["busy is done", "quiet", "a second later"]
+
+
+def test_what_a_task_does_for_free_costs_nothing_and_others_pay_as_ever():
+    async def paying():
+        await clock.spend("reward")
+        seen.append(("paid", clock.now()))
+
+    async def main():
+        task = asyncio.create_task(paying())
+        with clock.free():
+            await clock.spend("train_step", 100.0)
+            seen.append(("free", clock.now()))
+        await task
+        await clock.spend("train_step")
+        seen.append(("paid again", clock.now()))
+
+    placed = inline(train_step_s=1.0, reward_s=2.0)
+    clock, seen = placed.clock(), []
+    placed.run(main())
+    assert seen == [("free", 0.0), ("paid", 2.0), ("paid again", 3.0)]

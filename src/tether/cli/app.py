@@ -20,6 +20,8 @@ COMMANDS = {
     "report": "Write a run's report as one HTML file.",
     "export": "Export a run's model as a Hugging Face folder.",
     "rules": "List rules, presets and other choices of an algorithm.",
+    "doctor": "Check whether this machine can run tether.",
+    "model": "Write a real pre-trained model as a Hugging Face folder.",
     "warmup": "Make the embedded model again by supervised pre-training.",
 }
 """Name and summary of each; the code lies in ``tether.cli.NAME``."""

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 
-from tether.config.parts import correct_by, device_of, evaluation_set, judge_of, prompts_of, reward_of
+from tether.config.learning import makers_of
+from tether.config.parts import device_of, judge_of, prompts_of, reward_of
 from tether.config.recipe import Recipe
+from tether.config.resume import ResumePlan, roll_back
 from tether.errors import ConfigError
-from tether.evals.runner import Evaluation, Evaluator
 from tether.journal.ledger import Ledger
+from tether.journal.reader import RunView
 from tether.journal.writer import RunWriter, check_unused
-from tether.models.loading import DTYPES, LoadedModel, load_model, resolve_source
-from tether.models.policy import Policy
+from tether.models.loading import resolve_source
 from tether.pipeline.checkpoint import Checkpoints
-from tether.pipeline.controller import Controller, Evaluate, Observer
+from tether.pipeline.controller import Controller, Observer
+from tether.pipeline.interrupts import StopRequest
 from tether.pipeline.loops import Loops, Packing
 from tether.pipeline.nonfinite import dump
 from tether.pipeline.publisher import Publisher
 from tether.pipeline.rollouts import Sampling
-from tether.pipeline.stopwatch import Stopwatch
-from tether.pipeline.trainer import Trainer
-from tether.placement.inline import FreeClock
+from tether.pipeline.selfcheck import Probe
+from tether.pipeline.snapshot import Snapshot, read_snapshot
+from tether.placement.parts import Parts
 from tether.ports import EngineCapabilities
-from tether.registry import REWARDS
 from tether.report.page import write_report
-from tether.weights.memory import MemoryStore
 
 FIRST_PROMPTS = 256
 """Prompts that are encoded and measured before anything else."""
@@ -40,7 +41,7 @@ def check(recipe: Recipe, out: Path | None = None) -> None:
     for source in (recipe.model.path, recipe.model.reference):
         if source:
             resolve_source(source)
-    device_of(recipe.run.device)
+    recipe.placement.check(device_of(recipe.run.device))
     if out is not None:
         check_unused(out)
 
@@ -51,10 +52,37 @@ def train(recipe: Recipe, out: str | Path, observers: tuple[Observer, ...] = ())
     What stops the run is raised after the books are closed, and a report of what there is is written even then.
     """
     folder = Path(out)
-    controller = build(recipe, folder, observers)
+    check(recipe, folder)
+    with placed(recipe) as parts:
+        return _run(recipe, parts, build(recipe, parts, partial(RunWriter, folder), observers), None)
+
+
+def go_on(plan: ResumePlan, observers: tuple[Observer, ...] = ()) -> Path:
+    """Go on with a run from its newest whole checkpoint, or from the start if there is none."""
+    check(plan.recipe)
+    checkpoint = plan.checkpoint
+    snapshot = None if checkpoint is None else read_snapshot(checkpoint.state)
+    with placed(plan.recipe) as parts:
+        controller = build(plan.recipe, parts, partial(roll_back, plan), observers)
+        if checkpoint is not None and snapshot is not None:
+            lines = RunView(plan.folder).ledger
+            controller.loops.ledger.restore(lines, snapshot.open_lines)
+            controller.restore(snapshot, checkpoint.state)
+        return _run(plan.recipe, parts, controller, snapshot)
+
+
+def placed(recipe: Recipe) -> AbstractContextManager[Parts]:
+    """The parts of a run, where its placement puts them, for as long as the block lasts."""
+    return recipe.placement.open(makers_of(recipe, device_of(recipe.run.device)))
+
+
+def _run(recipe: Recipe, parts: Parts, controller: Controller, snapshot: Snapshot | None) -> Path:
+    folder = controller.writer.folder
     try:
-        with controller.writer:
-            recipe.placement.run(controller.run())
+        with controller.writer as writer:
+            parts.notices.listen(writer.process, controller.warn)
+            start_s = 0.0 if snapshot is None else snapshot.now_s
+            recipe.placement.run(controller.run(), controller.stop, start_s=start_s)
     except BaseException:
         with suppress(Exception):  # what stopped the run is the error to tell
             write_report(folder)
@@ -63,76 +91,73 @@ def train(recipe: Recipe, out: str | Path, observers: tuple[Observer, ...] = ())
     return folder
 
 
-def build(recipe: Recipe, out: Path, observers: tuple[Observer, ...] = ()) -> Controller:
-    """Wire a run. Everything that can be refused is refused here, before any long work."""
-    check(recipe, out)
-    device = device_of(recipe.run.device)
-    loaded = load_model(recipe.model.path, dtype=recipe.model.dtype, device=device)
-    loaded.model.to(dtype=DTYPES[recipe.trainer.dtype])
+def build(
+    recipe: Recipe, parts: Parts, open_writer: Callable[[], RunWriter], observers: tuple[Observer, ...] = ()
+) -> Controller:
+    """Wire a run. Everything that can be refused is refused here, before any long work and before the run directory
+    is touched."""
+    learner, engine, clock = parts.learner, parts.engine, parts.clock
     reward = reward_of(recipe.task.reward)
     task, max_tokens = (recipe.task_name, recipe.task), recipe.engine.max_tokens
-    prompts = prompts_of(task, loaded, max_tokens, "train", recipe.run.seed)
+    prompts = prompts_of(task, parts.vocabulary, max_tokens, "train", recipe.run.seed)
     for index in range(min(FIRST_PROMPTS, recipe.run.steps * recipe.pipeline.prompts_per_step)):
         prompts(index)  # one that cannot fit is refused now
-    trainer = _trainer(recipe, loaded, device)
-    clock, watch = recipe.placement.clock(), Stopwatch()
     engine_options = recipe.engine
-    store = MemoryStore(engine_options.dtype)
-    engine = engine_options.open(recipe.model.path, store=store, clock=clock, device=device)
     _check_engine(engine.capabilities, engine_options.temperature)
-    evaluate = _evaluator(recipe, loaded, trainer, device)
-    writer = RunWriter(out)
+    writer = open_writer()
     writer.config(recipe.resolved())
+    sampling = _sampling(recipe)
+    probe = Probe(
+        options=recipe.checks,
+        engine=engine,
+        learner=learner,
+        clock=clock,
+        prompts=prompts,
+        sampling=sampling,
+        dtypes=(engine_options.dtype, recipe.trainer.dtype),
+    )
     loops = Loops(
         steps=recipe.run.steps,
         schedule=recipe.pipeline,
         prompts=prompts,
-        sampling=Sampling(
-            seed=recipe.run.seed,
-            group_size=recipe.pipeline.group_size,
-            temperature=engine_options.temperature,
-            max_tokens=max_tokens,
-        ),
+        sampling=sampling,
         packing=Packing(
             advantage=recipe.algorithm.advantage,
             token_budget=recipe.trainer.token_budget,
-            pad_id=loaded.pad_id,
-            device=device,
+            pad_id=parts.vocabulary.pad_id,
+            device=parts.device,
+            sharing=learner.sharing,
         ),
         engine=engine,
-        wave=engine_options.max_rows,
-        judge=judge_of(loaded, reward),
-        trainer=trainer,
-        publisher=Publisher(store, engine, clock, trainer.policy.weights),
+        wave_size=engine_options.max_rows,
+        judge=judge_of(parts.vocabulary, reward),
+        learner=learner,
+        publisher=Publisher(learner, engine, clock, (probe,)),
         clock=clock,
-        watch=watch,
+        watch=parts.watch,
         ledger=Ledger(writer.ledger),
-        dump=partial(dump, out),
+        dump=partial(dump, writer.folder),
     )
     return Controller(
         loops=loops,
         writer=writer,
-        evaluate=evaluate,
         eval_options=recipe.eval,
-        checkpoints=Checkpoints(out, loaded, recipe.checkpoint, recipe.model.dtype),
+        checkpoints=Checkpoints(writer.folder, recipe.checkpoint.keep),
+        checkpoint_options=recipe.checkpoint,
+        stop=StopRequest(),
         samples=recipe.run.samples,
         samples_every=max(1, recipe.run.steps // NUM_SAMPLINGS),
         observers=observers,
     )
 
 
-def _check_reference(loaded: LoadedModel, frozen: LoadedModel) -> None:
-    """Refuse a reference that reads other words, or fewer, than the model that is trained."""
-    if frozen.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
-        raise ConfigError(
-            f"model.reference must have the tokenizer of model.path, or its log-probs are of other words; that of "
-            f"{frozen.source!r} differs; leave model.reference out for the model as it is before training"
-        )
-    if frozen.context < loaded.context:
-        raise ConfigError(
-            f"the context of model.reference must be at least the model's {loaded.context} tokens; {frozen.source!r} "
-            f"has {frozen.context}"
-        )
+def _sampling(recipe: Recipe) -> Sampling:
+    return Sampling(
+        seed=recipe.run.seed,
+        group_size=recipe.pipeline.group_size,
+        temperature=recipe.engine.temperature,
+        max_tokens=recipe.engine.max_tokens,
+    )
 
 
 def _check_engine(capabilities: EngineCapabilities, temperature: float) -> None:
@@ -145,41 +170,3 @@ def _check_engine(capabilities: EngineCapabilities, temperature: float) -> None:
     if missing:
         names = ", ".join(missing)
         raise ConfigError(f"training needs an engine that reports {names} of every token; this one does not")
-
-
-def _trainer(recipe: Recipe, loaded: LoadedModel, device: str) -> Trainer:
-    reference = None
-    if recipe.algorithm.kl is not None:
-        frozen = load_model(recipe.model.reference or recipe.model.path, dtype=recipe.model.dtype, device=device)
-        _check_reference(loaded, frozen)
-        frozen.model.to(dtype=DTYPES[recipe.trainer.dtype]).requires_grad_(False)
-        reference = Policy(frozen)
-    return Trainer(
-        Policy(loaded, gradient_checkpointing=recipe.trainer.gradient_checkpointing),
-        recipe.algorithm,
-        recipe.trainer,
-        reference=reference,
-        temperature=recipe.engine.temperature,
-        limits=(recipe.run.steps, recipe.pipeline.allowed),
-    )
-
-
-def _evaluator(recipe: Recipe, loaded: LoadedModel, trainer: Trainer, device: str) -> Evaluate:
-    """Evaluates the trainer's weights of the moment."""
-    options, store = recipe.eval, MemoryStore(recipe.engine.dtype)
-    source = prompts_of((recipe.task_name, recipe.task), loaded, recipe.engine.max_tokens, "heldout", recipe.run.seed)
-    prompts, requests = evaluation_set(
-        source,
-        options.prompts,
-        seed=recipe.run.seed,
-        temperature=options.temperature,
-        max_tokens=recipe.engine.max_tokens,
-    )
-    engine = recipe.engine.open(recipe.model.path, store=store, clock=FreeClock(), device=device)
-    judge = judge_of(loaded, REWARDS.build("exact"))
-    evaluator = Evaluator(engine, store, prompts, requests, correct_by(judge))
-
-    async def evaluate() -> Evaluation:
-        return await evaluator(trainer.updates, trainer.policy.weights())
-
-    return evaluate

@@ -9,7 +9,7 @@ from typing import Any
 
 from tether.config.bind import plugin
 from tether.config.overrides import parse
-from tether.config.parts import correct_by, device_of, evaluation_set, judge_of, prompts_of
+from tether.config.parts import correct_by, criterion_of, device_of, evaluation_set, judge_of, prompts_of
 from tether.engines.torch import Torch
 from tether.errors import ConfigError, ModelError
 from tether.evals.runner import EvalOptions, Evaluator
@@ -17,7 +17,7 @@ from tether.journal.reader import RunView
 from tether.journal.schema import CONFIG_FILE, EVENTS_FILE, MODEL_FOLDER
 from tether.models.loading import load_model
 from tether.placement.inline import FreeClock
-from tether.registry import REWARDS, TASKS
+from tether.registry import TASKS
 from tether.weights.memory import MemoryStore
 
 
@@ -61,7 +61,7 @@ def evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     engine = Torch(dtype=settings.dtype, max_tokens=max_tokens).open(
         model, store=store, clock=FreeClock(), device=device
     )
-    judge = judge_of(loaded, REWARDS.build("exact"))
+    judge = judge_of(loaded, criterion_of(task))
     evaluator = Evaluator(engine, store, prompts, requests, correct_by(judge))
     result = asyncio.run(evaluator(0, loaded.model.state_dict()))
     metrics = {name.removeprefix("eval/"): metric.value for name, metric in result.metrics().items()}

@@ -9,7 +9,7 @@ import torch
 from tether.config.bind import plugin
 from tether.errors import ConfigError
 from tether.evals.runner import IsCorrect
-from tether.models.loading import LoadedModel
+from tether.models.loading import Vocabulary
 from tether.pipeline.rollouts import Judge, seed_of
 from tether.ports import GenerationRequest, Reward
 from tether.records import Completion, Prompt
@@ -40,19 +40,29 @@ def reward_of(name: str) -> Reward:
     return reward
 
 
-def judge_of(loaded: LoadedModel, reward: Reward) -> Judge:
+def criterion_of(task: Task) -> Reward:
+    """The reward that accuracy is measured by, 1 being right: the one the task names, or ``exact`` if it names none."""
+    criterion: Reward = REWARDS.build(getattr(task, "criterion", "exact"))
+    return criterion
+
+
+def judge_of(vocabulary: Vocabulary, reward: Reward) -> Judge:
     """Decoding and scoring with a model's tokenizer."""
 
     def decode(ids: Sequence[int]) -> str:
-        return str(loaded.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return str(
+            vocabulary.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
 
-    return Judge(reward, decode, frozenset(loaded.eos_ids))
+    return Judge(reward, decode, frozenset(vocabulary.eos_ids))
 
 
-def prompts_of(task: tuple[str, Task], loaded: LoadedModel, max_tokens: int, split: Split, seed: int) -> PromptSource:
+def prompts_of(
+    task: tuple[str, Task], vocabulary: Vocabulary, max_tokens: int, split: Split, seed: int
+) -> PromptSource:
     """A split's prompts, encoded with a model's tokenizer."""
-    room = loaded.context - max_tokens
-    return PromptSource(task, loaded.tokenizer, eos_ids=loaded.eos_ids, room=room, split=split, seed=seed)
+    room = vocabulary.context - max_tokens
+    return PromptSource(task, vocabulary.tokenizer, eos_ids=vocabulary.eos_ids, room=room, split=split, seed=seed)
 
 
 def evaluation_set(
@@ -74,7 +84,7 @@ def evaluation_set(
 
 
 def correct_by(judge: Judge) -> IsCorrect:
-    """The accuracy's criterion: the exact reward is 1, whatever the run is trained on."""
+    """The accuracy's criterion: the judge's reward is 1, whatever the run is trained on."""
 
     def is_correct(request: GenerationRequest, prompt: Prompt, completion: Completion) -> bool:
         return judge.rollout(request, prompt, completion)[1] >= 1.0

@@ -15,10 +15,12 @@ from tether.config.toml import read_toml
 from tether.core.algorithm import Algorithm
 from tether.errors import ConfigError
 from tether.evals.runner import EvalOptions
+from tether.pipeline.agreement import CheckOptions
 from tether.pipeline.checkpoint import CheckpointOptions
 from tether.pipeline.schedule import Schedule
 from tether.pipeline.trainer import TrainerOptions
 from tether.placement.inline import Inline
+from tether.placement.ray import Ray
 from tether.ports import EngineOptions
 from tether.registry import ENGINES, REPLAYS, RULES, TASKS
 from tether.tasks.task import Task
@@ -26,7 +28,11 @@ from tether.tasks.task import Task
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 """Devices that a run can use; the arithmetic needs float64, which others lack."""
 MOST_STEPS = 10**9
-TABLES = ("run", "model", "task", "engine", "pipeline", "algorithm", "trainer", "eval", "checkpoint", "placement")
+PLACEMENTS: Mapping[str, type[Inline] | type[Ray]] = {"inline": Inline, "ray": Ray}
+TABLES = (
+    *("run", "model", "task", "engine", "pipeline", "algorithm", "trainer", "eval", "checkpoint", "checks"),
+    "placement",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +87,8 @@ class Recipe:
     trainer: TrainerOptions
     eval: EvalOptions
     checkpoint: CheckpointOptions
-    placement: Inline
+    checks: CheckOptions
+    placement: Inline | Ray
     preset: str = ""
     """The preset the algorithm started from, if any."""
     replay: tuple[str, ...] = field(default=())
@@ -108,7 +115,8 @@ class Recipe:
             "trainer": describe(self.trainer),
             "eval": describe(self.eval),
             "checkpoint": describe(self.checkpoint),
-            "placement": {"kind": "inline", **describe(self.placement)},
+            "checks": describe(self.checks),
+            "placement": {"kind": _kind_of(self.placement), **describe(self.placement)},
             "derived": {
                 "algorithm": self.algorithm_label,
                 "staleness_bound": self.pipeline.bound,
@@ -169,6 +177,7 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
         trainer=bind(TrainerOptions, get["trainer"], "trainer"),
         eval=bind(EvalOptions, get["eval"], "eval"),
         checkpoint=bind(CheckpointOptions, get["checkpoint"], "checkpoint"),
+        checks=bind(CheckOptions, get["checks"], "checks"),
         placement=_placement(_table(get["placement"], "placement")),
         preset=raw.get("preset") or "",
         replay=replay,
@@ -196,11 +205,16 @@ def _replay(wanted: Any) -> tuple[str, ...]:
     return tuple(wanted)
 
 
-def _placement(table: dict[str, Any]) -> Inline:
+def _placement(table: dict[str, Any]) -> Inline | Ray:
     kind = table.get("kind", "inline")
-    if kind != "inline":
-        raise ConfigError(f"no placement {kind!r}; there is inline")
-    return bind(Inline, {key: value for key, value in table.items() if key != "kind"}, "placement", beside=("kind",))
+    if not isinstance(kind, str) or kind not in PLACEMENTS:
+        raise ConfigError(f"no placement {kind!r}; there are {', '.join(PLACEMENTS)}")
+    rest = {key: value for key, value in table.items() if key != "kind"}
+    return bind(PLACEMENTS[kind], rest, "placement", beside=("kind",))
+
+
+def _kind_of(placement: Inline | Ray) -> str:
+    return next(kind for kind, cls in PLACEMENTS.items() if type(placement) is cls)
 
 
 def _table(value: Any, where: str) -> dict[str, Any]:

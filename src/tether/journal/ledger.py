@@ -6,8 +6,8 @@ It holds what is known of the open rollouts and hands a line to its callback whe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tether.errors import DataError
@@ -42,6 +42,9 @@ class LedgerLine:
     """``trained``, ``filtered:REASON``, ``evicted:REASON``, ``failed:REASON``, ``unused`` or ``in-flight``."""
 
 
+_FIELDS = tuple(f.name for f in fields(LedgerLine))
+
+
 class Ledger:
     """Opens every rollout once and closes it once.
 
@@ -63,14 +66,16 @@ class Ledger:
         self._balance: Counter[str] = Counter()
 
     @property
-    def num_admitted(self) -> int:
-        """Rollouts opened so far; always the open ones plus the sum of the balance."""
-        return len(self._open) + len(self._closed)
-
-    @property
     def open_lines(self) -> tuple[LedgerLine, ...]:
         """What is known of the rollouts that have no fate yet, in the order of admission."""
         return tuple(self._open.values())
+
+    def restore(self, closed: Iterable[LedgerLine], opened: Iterable[LedgerLine]) -> None:
+        """Go on from lines that were written and from what was known of the open ones; writes nothing."""
+        for line in closed:
+            self._closed.add(line.id)
+            self._balance[line.fate] += 1
+        self._open.update((line.id, line) for line in opened)
 
     def admit(self, id: str, prompt_id: str, group: str, started_s: float | None = None) -> None:
         """Open a rollout: from here on it must come to an end."""
@@ -121,12 +126,11 @@ class Ledger:
 def ledger_line_to_json(line: LedgerLine) -> dict[str, Any]:
     """A ledger line as the object of its line in the file."""
     check_fate(line.fate)
-    numbers = {name: getattr(line, name) for name in ("reward", "started_s", "finished_s", "used_s")}
-    finite = {
-        name: None if value is None else check_finite(f"{name} of rollout {line.id!r}", value)
-        for name, value in numbers.items()
-    }
-    return {"schema": SCHEMA, **asdict(line), **finite}
+    plain = {name: getattr(line, name) for name in _FIELDS}  # asdict copies each value deeply: ten times slower
+    for name in ("reward", "started_s", "finished_s", "used_s"):
+        if (value := plain[name]) is not None:
+            plain[name] = check_finite(f"{name} of rollout {line.id!r}", value)
+    return {"schema": SCHEMA, **plain}
 
 
 def ledger_line_from_json(line: Mapping[str, Any]) -> LedgerLine:

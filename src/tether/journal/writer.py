@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import socket
 import stat
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -17,7 +20,10 @@ from tether.journal.schema import (
     CONFIG_FILE,
     EVENTS_FILE,
     LEDGER_FILE,
+    LINE_FILES,
+    PROCESSES_FILE,
     ROLLOUTS_FILE,
+    SCHEMA,
     Sample,
     event_to_json,
     files_in,
@@ -30,6 +36,8 @@ from tether.records import Event
 class RunWriter:
     """Makes a new run directory and appends to it; the folder must be new or empty.
 
+    While it is open no other writer gets at the folder: its events are locked, and a process that dies unlocks them.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with RunWriter(Path(folder) / "run") as writer:
@@ -39,16 +47,41 @@ class RunWriter:
     {"schema":1,"event":"start","step":0,"version":0,"metrics":{}}
     """
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: Path | str, *, go_on: bool = False) -> None:
         self.folder = Path(folder)
-        _make_empty(self.folder)
+        if not go_on:
+            _make_empty(self.folder)
         self._files: dict[str, _LineFile] = {}
-        for name in (EVENTS_FILE, LEDGER_FILE, ROLLOUTS_FILE):
+        for name in LINE_FILES:
             try:
-                self._files[name] = _LineFile(self.folder / name)
+                self._files[name] = _LineFile(self.folder / name, is_new=not go_on)
             except RunDirectoryError:
                 self.close()
                 raise
+
+    @classmethod
+    def reopen(cls, folder: Path | str) -> RunWriter:
+        """A writer that goes on at the end of what a run directory holds."""
+        return cls(folder, go_on=True)
+
+    def cut_back(self, offsets: Mapping[str, int], into: Path) -> None:
+        """Shorten the files to these lengths in bytes; what is cut off is kept in a folder, on the disk before."""
+        for name, file in self._files.items():
+            file.cut_back(offsets[name], into / name)
+
+    def offsets(self) -> dict[str, int]:
+        """Lengths of the files in bytes, once all of it is on the disk."""
+        self.sync()
+        return {name: file.length for name, file in self._files.items()}
+
+    def process(self, facts: Mapping[str, Any]) -> None:
+        """Append what is known of a process that takes part in the run: role, pid, host, when it began."""
+        path = self.folder / PROCESSES_FILE
+        try:
+            with path.open("ab") as file:
+                file.write(to_line({"schema": SCHEMA, **facts}))
+        except OSError as error:
+            raise RunDirectoryError(f"cannot write to {path}: {_reason(error)}; make room and start again") from error
 
     def config(self, config: Mapping[str, Any]) -> None:
         """Write the resolved recipe, whole or not at all."""
@@ -108,15 +141,38 @@ class _LineFile:
     After the first line that it could not take it takes none, and tells the first reason each time.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_new: bool) -> None:
         self.path = path
-        self._length = 0
         self._refusal = ""
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | (os.O_EXCL if is_new else 0), 0o644)
         except OSError as error:
             raise RunDirectoryError(f"cannot create {path}: {_reason(error)}; choose another folder") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._fd)
+            raise RunDirectoryError(
+                f"a run directory has one writer at a time; {path} is being written by another process: wait for it, "
+                "or stop it first"
+            ) from error
+        except OSError:
+            pass  # a file system without locks
+        self.length = os.fstat(self._fd).st_size
         self._counts_links = os.fstat(self._fd).st_nlink > 0  # some network file systems do not
+
+    def cut_back(self, length: int, kept: Path) -> None:
+        if self.length < length:
+            raise RunDirectoryError(f"{self.path} has {self.length} bytes and cannot be cut back to {length}")
+        try:
+            if cut := os.pread(self._fd, self.length - length, length):
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(kept, cut)
+            os.ftruncate(self._fd, length)
+            self.length = length
+            self.sync()
+        except OSError as error:
+            raise RunDirectoryError(f"cannot cut back {self.path}: {_reason(error)}; make room first") from error
 
     def append(self, line: bytes) -> None:
         if self._refusal:
@@ -127,7 +183,7 @@ class _LineFile:
                 self._write(line)
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._length)
+                os.ftruncate(self._fd, self.length)
             self._refusal = (
                 f"cannot write to {self.path}: {_reason(error)}; the lines before are whole. Make room and start again"
             )
@@ -138,7 +194,7 @@ class _LineFile:
                 "start again with a new --out"
             )
             raise RunDirectoryError(self._refusal)
-        self._length += len(line)
+        self.length += len(line)
 
     def _write(self, line: bytes) -> None:
         num_written = os.write(self._fd, line)
@@ -160,6 +216,12 @@ class _LineFile:
             self.sync()
         finally:
             os.close(self._fd)
+
+
+def process_facts(role: str) -> dict[str, Any]:
+    """What the journal says about the process that calls this."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"role": role, "pid": os.getpid(), "host": socket.gethostname(), "started": now}
 
 
 def write_whole(path: Path, content: bytes) -> None:

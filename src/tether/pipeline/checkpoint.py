@@ -1,64 +1,164 @@
-"""Weights written on the way and at the end, as plain Hugging Face folders, whole or not at all."""
+"""Checkpoints: folders from which a run goes on, each whole or not at all.
+
+``checkpoints/step-N/`` is a plain Hugging Face folder of the weights, with ``state/`` beside them: optimizer, the
+weights that the engine holds, what the loops hold, and a manifest with the hash of every file and the lengths that
+the journal had.
+"""
 
 from __future__ import annotations
 
-import copy
+import hashlib
+import json
+import os
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tether.errors import ConfigError
+from tether.errors import ConfigError, ResumeError, TetherError
 from tether.journal.schema import MODEL_FOLDER
-from tether.models.finite import check_finite_weights
-from tether.models.loading import DTYPES, LoadedModel, save_model
 
 CHECKPOINTS_FOLDER = "checkpoints"
+STATE_FOLDER = "state"
+MANIFEST_FILE = "manifest.json"
+SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointOptions:
     """The ``[checkpoint]`` table."""
 
-    every: int = 0
-    """Steps between saved weights; 0 saves the final ones only."""
+    every: int = 50
+    """Steps between checkpoints; 0 makes one only when the run is asked to stop."""
     keep: int = 2
-    """How many of those on the way are kept, the newest."""
+    """How many are kept, the newest."""
 
     def __post_init__(self) -> None:
         if self.every < 0 or self.keep < 1:
             raise ConfigError(f"checkpoint needs every >= 0 and keep >= 1; got every {self.every}, keep {self.keep}")
 
+    def due(self, step: int) -> bool:
+        """True if a checkpoint follows this step."""
+        return self.every > 0 and step % self.every == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder that was whole when it was looked at."""
+
+    folder: Path
+    step: int
+    offsets: Mapping[str, int]
+    """Lengths of the journal's files, in bytes, when it was made."""
+
+    @property
+    def state(self) -> Path:
+        """Where everything but the weights lies."""
+        return self.folder / STATE_FOLDER
+
 
 class Checkpoints:
-    """Saves a model's weights in a run directory."""
+    """The checkpoints of one run directory."""
 
-    def __init__(self, folder: Path, loaded: LoadedModel, options: CheckpointOptions, dtype: str) -> None:
-        self._folder, self._loaded, self._options, self._dtype = folder, loaded, options, dtype
+    def __init__(self, run: Path, keep: int) -> None:
+        self._home, self._keep = run / CHECKPOINTS_FOLDER, keep
+        self.model = run / MODEL_FOLDER
+        """Where the final weights go."""
 
-    def save(self, step: int) -> Path | None:
-        """``checkpoints/step-N/`` if one is due; older ones beyond ``keep`` are removed after it is whole."""
-        if not self._options.every or step % self._options.every:
-            return None
-        return self.save_now(step)
+    async def save(self, step: int, write: Callable[[Path], Awaitable[Mapping[str, int]]]) -> Path:
+        """``checkpoints/step-N/`` with what ``write`` puts into a new folder; older ones beyond ``keep`` go after it.
 
-    def save_now(self, step: int) -> Path:
-        """``checkpoints/step-N/``, due or not: also when a run is interrupted."""
-        home = self._folder / CHECKPOINTS_FOLDER
-        target = home / f"step-{step:06d}"
-        if not target.exists():
-            self._write(target)
-        for old in sorted(home.glob("step-*"))[: -self._options.keep]:
+        ``write`` returns the lengths of the journal's files. The folder gets its name when every byte is on the disk.
+        """
+        target = self._home / f"step-{step:06d}"
+        beside = self._home / f".{target.name}.partial"
+        try:
+            self._home.mkdir(exist_ok=True)
+            self._sweep()
+            offsets = await write(beside)
+            _seal(beside, step, offsets)
+            if target.exists():
+                shutil.rmtree(target)  # made before a rollback; the run has come here again
+            beside.rename(target)
+            _flush(self._home)
+        except (OSError, RuntimeError) as error:  # torch raises the latter when a disk is full
+            if isinstance(error, TetherError):
+                raise
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+            raise ResumeError(
+                f"cannot write the checkpoint of step {step} to {self._home}: {reason}; the earlier ones are whole: "
+                "make room, then go on with tether train --resume"
+            ) from error
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        for old in self._folders()[: -self._keep]:
             shutil.rmtree(old)
         return target
 
-    def save_final(self) -> Path:
-        """``model/``."""
-        return self._write(self._folder / MODEL_FOLDER)
+    def newest(self, told: Callable[[str], object]) -> Checkpoint | None:
+        """The newest that is whole; the others are told of and left where they are."""
+        for folder in reversed(self._folders()):
+            try:
+                return _opened(folder)
+            except ResumeError as error:
+                told(str(error))
+        return None
 
-    def _write(self, target: Path) -> Path:
-        """The weights in the dtype they are saved in; refused if they are not finite."""
-        check_finite_weights(self._loaded.model.state_dict(), "the model to be saved")
-        dtype, loaded = DTYPES[self._dtype], self._loaded
-        if loaded.model.dtype != dtype:
-            loaded = replace(loaded, model=copy.deepcopy(loaded.model).to(dtype))
-        return save_model(loaded, target)
+    def later_than(self, step: int) -> Iterator[Path]:
+        """Folders of later steps, and what is left of checkpoints that were never whole."""
+        self._sweep()
+        for folder in self._folders():
+            if _step_of(folder) > step:
+                yield folder
+
+    def _folders(self) -> list[Path]:
+        return sorted(self._home.glob("step-*"), key=_step_of)
+
+    def _sweep(self) -> None:
+        for rest in self._home.glob(".*"):
+            shutil.rmtree(rest, ignore_errors=True)
+
+
+def _step_of(folder: Path) -> int:
+    number = folder.name.removeprefix("step-")
+    return int(number) if number.isdecimal() else -1
+
+
+def _seal(folder: Path, step: int, offsets: Mapping[str, int]) -> None:
+    """Hash every file, write the manifest, bring all of it to the disk."""
+    files = {path.relative_to(folder).as_posix(): _facts(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    manifest = {"schema": SCHEMA, "step": step, "offsets": dict(offsets), "files": files}
+    (folder / STATE_FOLDER / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    for path in sorted(folder.rglob("*"), reverse=True):
+        _flush(path)
+    _flush(folder)
+
+
+def _opened(folder: Path) -> Checkpoint:
+    """A checkpoint whose files are those of its manifest."""
+    path = folder / STATE_FOLDER / MANIFEST_FILE
+    try:
+        manifest = json.loads(path.read_bytes())
+        files, step, offsets = manifest["files"], int(manifest["step"]), manifest["offsets"]
+        if manifest["schema"] != SCHEMA:
+            raise ResumeError(f"checkpoint {folder} is skipped: it has schema {manifest['schema']}, not {SCHEMA}")
+        for name, facts in files.items():
+            if not (folder / name).is_file() or _facts(folder / name) != facts:
+                raise ResumeError(f"checkpoint {folder} is skipped: {name} is not the file that was written")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ResumeError(f"checkpoint {folder} is skipped: it has no readable {MANIFEST_FILE}") from error
+    return Checkpoint(folder, step, offsets)
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _flush(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

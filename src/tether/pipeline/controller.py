@@ -6,9 +6,10 @@ Whatever happens, every rollout gets its one fate before the run directory is cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tether.errors import RunDirectoryError, TetherError
 from tether.evals.estimators import paired_difference
@@ -16,16 +17,16 @@ from tether.evals.runner import EvalOptions, Evaluation
 from tether.journal.schema import INTERRUPTED
 from tether.journal.writer import RunWriter
 from tether.pipeline.alarms import Alarms
-from tether.pipeline.checkpoint import Checkpoints
-from tether.pipeline.interrupts import undisturbed
+from tether.pipeline.checkpoint import STATE_FOLDER, CheckpointOptions, Checkpoints
+from tether.pipeline.interrupts import StopRequest, undisturbed
 from tether.pipeline.loops import Loops
 from tether.pipeline.packing import Row, Step
 from tether.pipeline.reporting import sample_of, step_metrics
+from tether.pipeline.snapshot import Snapshot, write_snapshot
 from tether.pipeline.trainer import StepReport
 from tether.records import Event, Metric, Metrics
 
 Observer = Callable[[Event], None]
-Evaluate = Callable[[], Awaitable[Evaluation]]
 
 MOST_SKIPPED = 10
 """Consecutive steps without a trainable token after which a run stops."""
@@ -37,10 +38,11 @@ class Controller:
 
     loops: Loops
     writer: RunWriter
-    evaluate: Evaluate
-    """Evaluates the trainer's weights of this moment."""
     eval_options: EvalOptions
     checkpoints: Checkpoints
+    checkpoint_options: CheckpointOptions
+    stop: StopRequest
+    """Whether somebody asked the run to stop after the step under way."""
     samples: int
     """Rollouts stored each time."""
     samples_every: int
@@ -51,9 +53,11 @@ class Controller:
     _alarms: Alarms = field(default_factory=Alarms)
     _skipped: int = 0
     _step: int = 0
+    _restored: Path | None = None
 
     async def run(self) -> None:
-        """From version 0 to the saved model. Raises what stopped it, after the books are closed."""
+        """From version 0, or from a restored checkpoint, to the saved model. Raises what stopped it, after the books
+        are closed."""
         try:
             await self._run()
         except BaseException as error:
@@ -63,15 +67,33 @@ class Controller:
                 raise cause from None
             raise
 
+    def warn(self, note: str) -> None:
+        """Tell of something that a person should hear of."""
+        self._tell(self._event("warn", {}, note=note))
+
+    def restore(self, snapshot: Snapshot, state: Path) -> None:
+        """Go on from what a checkpoint holds, instead of beginning."""
+        self.loops.restore(snapshot.loops)
+        self._step = snapshot.loops.done
+        self._evaluations = list(snapshot.evaluations)
+        self._alarms, self._skipped = snapshot.alarms, snapshot.skipped
+        self._restored = state
+
     async def _run(self) -> None:
-        self._tell(self._event("start", {}))
-        await self.loops.watch.timing("publish", self.loops.publisher.publish(self.loops.trainer.updates))
-        await self._evaluate(0)
+        if self._restored is not None:
+            await self.loops.publisher.load(await self.loops.learner.restore(self._restored))
+            self.loops.publisher.take_measured()  # checked again, but told when it was published
+        else:
+            self._tell(self._event("start", {}))
+            await self.loops.watch.timing("publish", self.loops.publisher.publish())
+            self._tell_checked()
+            await self._evaluate(0)
+            self.stop.check(0, saved=False)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.loops.feed(), name="feed")
             tasks.create_task(self.loops.roll(), name="roll")
             tasks.create_task(self.loops.pack(), name="pack")
-            tasks.create_task(self.loops.train(self.after_step), name="train")
+            tasks.create_task(self.loops.train(self.after_step, self.between_steps), name="train")
         self.loops.ledger.close_rest()
         self._tell(self._event("finish", {**self._gain(), **self._balance()}))
         self.writer.sync()
@@ -84,14 +106,11 @@ class Controller:
             with suppress(RunDirectoryError):
                 self._tell(self._event("fail", self._balance(), note=note_of(cause)))
                 self.writer.sync()
-            if not isinstance(cause, Exception) and self._step:  # an interrupt: the weights are worth keeping
-                with suppress(TetherError):
-                    self.checkpoints.save_now(self._step)
 
     async def after_step(self, number: int, step: Step, report: StepReport) -> None:
         """Journal a step; evaluate and save where they are due."""
         self._step = number
-        metrics = step_metrics(step, report, self.loops.watch.lap(), self.loops.clock.now())
+        metrics = step_metrics(step, report, self.loops.watch, self.loops.clock.now())
         self._tell(self._event("step" if report.updated else "skip", metrics))
         self._skipped = 0 if report.updated else self._skipped + 1
         if self._skipped >= MOST_SKIPPED:
@@ -103,16 +122,47 @@ class Controller:
             decode = self.loops.judge.decode
             self.writer.rollouts([sample_of(row, number, report, decode) for row in _spread(step, self.samples)])
         for message in self._alarms.look(metrics):
-            self._tell(self._event("warn", {}, note=message))
-        self.checkpoints.save(number)
+            self.warn(message)
         if number == self.loops.steps:
-            self.checkpoints.save_final()  # before the evaluation, which may be interrupted
+            await self.loops.learner.save_model(self.checkpoints.model)  # before the evaluation, which may be stopped
         await self._evaluate(number)
+
+    async def between_steps(self, number: int) -> None:
+        """Tell what a publication's checks measured; make a checkpoint where one is due, or before the run stops
+        because somebody asked."""
+        self._tell_checked()
+        is_last = number == self.loops.steps
+        if self.checkpoint_options.due(number) or (self.stop.is_asked and not is_last):
+            await self.loops.watch.timing("checkpoint", self.checkpoints.save(number, self._write_checkpoint))
+        if not is_last:
+            self.stop.check(number, saved=True)
+
+    async def _write_checkpoint(self, folder: Path) -> Mapping[str, int]:
+        """Weights and state into a new folder; the lengths of the journal that belongs to them."""
+        snapshot = Snapshot(
+            now_s=self.loops.clock.due("train_step", 0.0),
+            loops=self.loops.state(),
+            open_lines=self.loops.ledger.open_lines,
+            evaluations=tuple(self._evaluations),
+            alarms=self._alarms,
+            skipped=self._skipped,
+        )
+        offsets = self.writer.offsets()  # with the snapshot, before anybody else goes on
+        await self.loops.learner.save_model(folder)
+        state = folder / STATE_FOLDER
+        state.mkdir()
+        write_snapshot(snapshot, state)
+        await self.loops.learner.save(state)
+        return offsets
+
+    def _tell_checked(self) -> None:
+        if measured := self.loops.publisher.take_measured():
+            self._tell(self._event("check", measured))
 
     async def _evaluate(self, number: int) -> None:
         if not self.eval_options.due(number, self.loops.steps):
             return
-        evaluation = await self.loops.watch.timing("eval", self.evaluate())
+        evaluation = await self.loops.watch.timing("eval", self.loops.learner.evaluate())
         self._evaluations.append(evaluation)
         self._tell(self._event("eval", evaluation.metrics()))
 
@@ -136,7 +186,7 @@ class Controller:
         return {"ledger/balance": Metric(counts, "sum")} if counts else {}
 
     def _event(self, kind: str, metrics: Metrics, note: str = "") -> Event:
-        return Event(event=kind, step=self._step, version=self.loops.trainer.updates, metrics=metrics, note=note)
+        return Event(event=kind, step=self._step, version=self.loops.learner.updates, metrics=metrics, note=note)
 
     def _tell(self, event: Event) -> None:
         self.writer.event(event)

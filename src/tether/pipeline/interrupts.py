@@ -1,4 +1,4 @@
-"""A moment in which no signal comes through: the books of a run are being closed."""
+"""Being asked to stop: after the step under way, or now; and a moment in which nobody can."""
 
 from __future__ import annotations
 
@@ -6,8 +6,44 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Ctrl-C, and what ``timeout``, containers, schedulers and closed terminals send."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A run that was stopped by a signal, after it closed its books."""
+
+    def __init__(self, number: signal.Signals, message: str = "") -> None:
+        super().__init__(message or number.name)
+        self.exit_code = 128 + int(number)
+        """The shell's convention."""
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """A wish to stop, heard between two steps.
+
+    >>> stop = StopRequest()
+    >>> stop.check(3, saved=True)
+    >>> stop.asked_by = signal.SIGINT
+    >>> stop.check(3, saved=True)
+    Traceback (most recent call last):
+    tether.pipeline.interrupts.Stopped: interrupted after step 3
+    """
+
+    asked_by: signal.Signals | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody wants the run to stop after its step."""
+        return self.asked_by is not None
+
+    def check(self, step: int, *, saved: bool) -> None:
+        """Stop if that was asked for."""
+        if self.asked_by is not None:
+            raise Stopped(self.asked_by, f"interrupted after step {step}" + ("" if saved else ", nothing to save yet"))
 
 
 @contextmanager

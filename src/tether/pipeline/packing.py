@@ -5,18 +5,21 @@ Everything here is arithmetic on finished groups. Absolute versions travel; stal
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tether.core.advantage import Advantage
 from tether.core.aggregation import Denominator
 from tether.errors import DataError, NonFiniteError
 from tether.models.policy import ModelInputs
+from tether.models.sharing import PromptSharing
 from tether.records import Group, Rollout
 
 
@@ -33,6 +36,18 @@ class Row:
     def num_tokens(self) -> int:
         """Prompt and completion: what it costs of a token budget."""
         return len(self.rollout.prompt.token_ids) + len(self.rollout.completion)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """Rollouts of one prompt that are one row of the model: the prompt once, then every completion."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """The prompt and all completions."""
+        return len(self.rows[0].rollout.prompt.token_ids) + sum(len(row.rollout.completion) for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +80,26 @@ class Step:
         return tuple(row for micro_batch in self.micro_batches for row in micro_batch.rows)
 
 
-def pack(groups: Sequence[Group], advantage: Advantage, *, token_budget: int, pad_id: int, device: str) -> Step:
+def pack(
+    groups: Sequence[Group],
+    advantage: Advantage,
+    *,
+    token_budget: int,
+    pad_id: int,
+    device: str,
+    sharing: PromptSharing | None = None,
+) -> Step:
     """Pack groups into micro-batches of at most ``token_budget`` padded tokens; a response is never split.
 
-    Rows are sorted by length, so that little is padded; one longer than the budget goes alone. The order of rows
-    and their split change neither loss nor gradient.
+    With ``sharing``, completions of a group stand together behind one copy of their prompt. Rows of the model are
+    sorted by length, so that little is padded; one longer than the budget goes alone. Neither order nor split nor
+    sharing changes loss or gradient.
     """
-    rows = sorted(credited(groups, advantage), key=lambda row: (row.num_tokens, row.rollout.id))
+    rows = credited(groups, advantage)
     for row in rows:
         check_finite(row.rollout)
-    micro_batches = tuple(_micro_batch(chunk, pad_id, device) for chunk in split(rows, token_budget))
+    bundles = sorted(bundled(rows, sharing, token_budget), key=lambda b: (b.num_tokens, b.rows[0].rollout.id))
+    micro_batches = tuple(_micro_batch(chunk, pad_id, device) for chunk in split(bundles, token_budget))
     return Step(
         micro_batches=micro_batches,
         denominator=Denominator(
@@ -97,18 +122,48 @@ def credited(groups: Sequence[Group], advantage: Advantage) -> list[Row]:
     return rows
 
 
-def split(rows: Sequence[Row], token_budget: int) -> list[list[Row]]:
-    """Cut rows sorted by length into chunks whose padded size, rows x longest, is within the budget.
+def bundled(rows: Sequence[Row], sharing: PromptSharing | None, token_budget: int) -> list[Bundle]:
+    """Deal the rows of each prompt into bundles of about equal length, each within the budget unless it is one row."""
+    if sharing is None:
+        return [Bundle(rows=(row,)) for row in rows]
+    families: dict[tuple[int, tuple[int, ...]], list[Row]] = {}
+    for row in rows:
+        families.setdefault((row.group, row.rollout.prompt.token_ids), []).append(row)
+    bundles: list[Bundle] = []
+    for (_, prompt), family in families.items():
+        mean = sum(len(row.rollout.completion) for row in family) / len(family)
+        fewest = math.ceil(len(family) / sharing.completions_per_row(len(prompt), mean))
+        for count in range(fewest, len(family) + 1):
+            dealt = _deal(family, count)
+            if all(len(b.rows) == 1 or b.num_tokens <= token_budget for b in dealt):
+                break
+        bundles += dealt
+    return bundles
+
+
+def _deal(family: Sequence[Row], count: int) -> list[Bundle]:
+    """Longest first, each to the bundle that is shortest so far."""
+    hands: list[list[Row]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for row in sorted(family, key=lambda row: (-row.num_tokens, row.rollout.id)):
+        least = sizes.index(min(sizes))
+        hands[least].append(row)
+        sizes[least] += len(row.rollout.completion) + 1  # so that empty completions are dealt evenly too
+    return [Bundle(rows=tuple(hand)) for hand in hands]
+
+
+def split(bundles: Sequence[Bundle], token_budget: int) -> list[list[Bundle]]:
+    """Cut bundles sorted by length into chunks whose padded size, bundles x longest, is within the budget.
 
     >>> split([], 100)
     []
     """
-    chunks: list[list[Row]] = []
-    for row in rows:
-        if chunks and (len(chunks[-1]) + 1) * row.num_tokens <= token_budget:
-            chunks[-1].append(row)
+    chunks: list[list[Bundle]] = []
+    for bundle in bundles:
+        if chunks and (len(chunks[-1]) + 1) * bundle.num_tokens <= token_budget:
+            chunks[-1].append(bundle)
         else:
-            chunks.append([row])
+            chunks.append([bundle])
     return chunks
 
 
@@ -116,52 +171,69 @@ def check_finite(rollout: Rollout) -> None:
     """Refuse what an engine reported as not a number, by rollout, token and version."""
     for name in ("logp", "entropy"):
         values = getattr(rollout.completion, name)
-        if bad := np.flatnonzero(~np.isfinite(values)).tolist():
+        if not np.isfinite(values).all():
+            bad = np.flatnonzero(~np.isfinite(values)).tolist()
             at = bad[0]
             raise NonFiniteError(
                 f"{name} of the engine is {values[at]} at token {at} of rollout {rollout.id!r} (id "
                 f"{rollout.completion.token_ids[at]}, version {rollout.completion.version[at]}); {len(bad)} such "
                 "tokens. Check the engine's dtype and the weights it holds"
             )
-    if (rollout.completion.logp > 1e-4).any():
+    if rollout.completion.logp.max(initial=0.0) > 1e-4:
         raise DataError(
             f"logp of the engine is above 0 in rollout {rollout.id!r} (largest {rollout.completion.logp.max():.4g}); "
             "a log-probability cannot be: the engine reports something else"
         )
 
 
-def _micro_batch(rows: Sequence[Row], pad_id: int, device: str) -> MicroBatch:
-    width = max(row.num_tokens for row in rows)
-    ids = np.full((len(rows), width), pad_id, dtype=np.int64)
-    place: list[tuple[int, int, int]] = []
-    for i, row in enumerate(rows):
-        prompt, completion = row.rollout.prompt.token_ids, row.rollout.completion.token_ids
-        ids[i, : len(prompt)] = prompt
-        ids[i, len(prompt) : row.num_tokens] = completion
-        place.append((i, len(prompt), len(completion)))
-    index = np.concatenate([np.full(n, i, dtype=np.int64) for i, _, n in place])
-    column = np.concatenate([np.arange(start - 1, start - 1 + n, dtype=np.int64) for _, start, n in place])
+def _micro_batch(bundles: Sequence[Bundle], pad_id: int, device: str) -> MicroBatch:
+    rows = [row for bundle in bundles for row in bundle.rows]
     completions = [row.rollout.completion for row in rows]
 
     def tensor(values: np.ndarray, dtype: torch.dtype) -> Tensor:
         return torch.from_numpy(values).to(device=device, dtype=dtype)
 
-    lengths = [n for *_, n in place]
+    lengths = [len(c) for c in completions]
     advantage = np.repeat(np.array([row.advantage for row in rows], dtype=np.float32), lengths)
     group = np.repeat(np.array([row.group for row in rows], dtype=np.int64), lengths)
     return MicroBatch(
         rows=tuple(rows),
-        inputs=ModelInputs(
-            input_ids=tensor(ids, torch.int64),
-            row=tensor(index, torch.int64),
-            column=tensor(column, torch.int64),
-            ids=tensor(np.concatenate([c.token_ids for c in completions]), torch.int64),
-        ),
+        inputs=_inputs(bundles, pad_id, device),
         logp_behavior=tensor(np.concatenate([c.logp for c in completions]), torch.float32),
         entropy_behavior=tensor(np.concatenate([c.entropy for c in completions]), torch.float32),
         advantage=tensor(advantage, torch.float32),
         version=tensor(np.concatenate([c.version for c in completions]), torch.int64),
-        trainable=torch.ones(len(index), dtype=torch.bool, device=device),
-        sequence=tensor(index, torch.int64),
+        trainable=torch.ones(sum(lengths), dtype=torch.bool, device=device),
+        sequence=tensor(np.repeat(np.arange(len(rows), dtype=np.int64), lengths), torch.int64),
         group=tensor(group, torch.int64),
+    )
+
+
+def _inputs(bundles: Sequence[Bundle], pad_id: int, device: str) -> ModelInputs:
+    """Lay each bundle out as a row of ids: the prompt, then its completions one after the other."""
+    shape = (len(bundles), max(bundle.num_tokens for bundle in bundles))
+    ids, position, branch = (np.full(shape, fill, dtype=np.int64) for fill in (pad_id, 0, -1))
+    places: list[NDArray[np.int64]] = []  # row and column that predict, and the id, of every sampled token
+    for b, bundle in enumerate(bundles):
+        prompt = bundle.rows[0].rollout.prompt.token_ids
+        start = len(prompt)
+        ids[b, :start], position[b, :start], branch[b, :start] = prompt, np.arange(start), 0
+        for number, row in enumerate(bundle.rows, 1):
+            sampled = row.rollout.completion.token_ids
+            own = slice(start, start + len(sampled))
+            ids[b, own], branch[b, own] = sampled, number
+            position[b, own] = np.arange(len(prompt), len(prompt) + len(sampled))
+            column = np.arange(start - 1, start - 1 + len(sampled))
+            column[:1] = len(prompt) - 1  # the first is predicted from the prompt, wherever it stands
+            places.append(np.stack([np.full(len(sampled), b), column, sampled]))
+            start += len(sampled)
+    index = torch.from_numpy(np.concatenate(places, axis=1)).to(device)
+    is_shared = any(len(bundle.rows) > 1 for bundle in bundles)
+    return ModelInputs(
+        input_ids=torch.from_numpy(ids).to(device),
+        row=index[0],
+        column=index[1],
+        ids=index[2],
+        position=torch.from_numpy(position).to(device) if is_shared else None,
+        branch=torch.from_numpy(branch).to(device) if is_shared else None,
     )

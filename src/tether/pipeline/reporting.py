@@ -10,11 +10,12 @@ import torch
 from tether.core.advantage import is_flat
 from tether.journal.schema import Sample
 from tether.pipeline.packing import Row, Step
+from tether.pipeline.stopwatch import Stopwatch
 from tether.pipeline.trainer import StepReport
 from tether.records import Metric, Metrics
 
 
-def step_metrics(step: Step, report: StepReport, seconds: Mapping[str, float], now_s: float) -> Metrics:
+def step_metrics(step: Step, report: StepReport, watch: Stopwatch, now_s: float) -> Metrics:
     """Everything a ``step`` event says; what depends on real time lies under ``time/`` and ``throughput/``."""
     rollouts = [rollout for group in step.groups for rollout in group.rollouts]
     n = float(len(rollouts))
@@ -28,16 +29,19 @@ def step_metrics(step: Step, report: StepReport, seconds: Mapping[str, float], n
         "rollout/length_mean": Metric(sum(lengths) / n, "mean", n),
         "rollout/truncated_fraction": Metric(sum(r.completion.finish == "length" for r in rollouts) / n, "mean", n),
     }
-    return metrics | time_metrics(seconds, sum(lengths), now_s)
+    return metrics | time_metrics(watch.lap(), watch.wall_lap(), sum(lengths), now_s)
 
 
-def time_metrics(seconds: Mapping[str, float], num_tokens: int, now_s: float) -> Metrics:
-    """Real seconds by kind since the step before, tokens a second, and the run's clock."""
-    total = sum(seconds.values())
+def time_metrics(seconds: Mapping[str, float], wall_s: float, num_tokens: int, now_s: float) -> Metrics:
+    """Real seconds of work by kind since the step before, those that passed, tokens a second, and the run's clock.
+
+    In several processes more seconds of work are done than pass.
+    """
     metrics = {f"time/{what}_s": Metric(spent, "sum") for what, spent in sorted(seconds.items())}
     metrics["time/virtual_s"] = Metric(now_s, "last")
-    if total > 0:
-        metrics["throughput/tokens_per_s"] = Metric(num_tokens / total, "mean", total)
+    metrics["throughput/wall_s"] = Metric(wall_s, "sum")
+    if wall_s > 0:
+        metrics["throughput/tokens_per_s"] = Metric(num_tokens / wall_s, "mean", wall_s)
     return metrics
 
 

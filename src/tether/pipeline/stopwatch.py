@@ -23,11 +23,13 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._began: float | None = None
 
     @contextmanager
     def running(self, what: str) -> Iterator[None]:
         """Count the block as ``what``."""
         start = time.perf_counter()
+        self._began = self._began or start
         try:
             yield
         finally:
@@ -36,6 +38,16 @@ class Stopwatch:
     def timing(self, what: str, awaitable: Awaitable[T]) -> _Timed[T]:
         """Await something, counting only the seconds in which it runs."""
         return _Timed(self, what, awaitable)
+
+    def add(self, what: str, seconds: float) -> None:
+        """Count work that another process did."""
+        self._seconds[what] += seconds
+
+    def wall_lap(self) -> float:
+        """Seconds of real time since the last wall lap, or since the first work."""
+        now = time.perf_counter()
+        began, self._began = self._began, now
+        return now - (began or now)
 
     def lap(self) -> dict[str, float]:
         """Seconds by kind since the last lap; a kind once seen stays, at 0 where nothing of it was done."""

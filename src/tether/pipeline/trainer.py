@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -16,8 +16,9 @@ from tether.core.loss import EdgeStatistics, LossTerms, measure_scope, policy_lo
 from tether.core.measures import clipping, mismatch, staleness
 from tether.core.rule import Correction, PolicyTokens, Rule
 from tether.core.tokens import TokenBatch
-from tether.errors import ConfigError, NonFiniteError, StalenessError
+from tether.errors import ConfigError, NonFiniteError, ResumeError, StalenessError
 from tether.models.policy import Policy
+from tether.models.sharing import PromptSharing, SharePrompt
 from tether.pipeline.nonfinite import explain
 from tether.pipeline.packing import MicroBatch, Step
 from tether.records import Metric, Metrics
@@ -45,6 +46,9 @@ class TrainerOptions:
     copies, to which small updates add up, and the weights are rounded from them after each update."""
     gradient_checkpointing: bool = False
     """Recompute layers in backward: less memory, about a third more time."""
+    share_prompt: SharePrompt = "auto"
+    """Whether completions of a group go through the model behind one copy of their prompt; ``auto``: where the model's
+    layers all attend to everything earlier. Neither loss nor gradient changes."""
 
     def __post_init__(self) -> None:
         positive = {"lr": self.lr, "grad_clip": self.grad_clip, "token_budget": self.token_budget}
@@ -124,6 +128,11 @@ class Trainer:
             self._masters, lr=options.lr, betas=options.betas, weight_decay=options.weight_decay
         )
 
+    @property
+    def sharing(self) -> PromptSharing | None:
+        """How steps for it may share prompts: as the policy does, if the reference can too."""
+        return self.policy.sharing if self._reference is None or self._reference.sharing else None
+
     def step(self, step: Step) -> StepReport:
         """Measure, differentiate, check, update. Raises before the update if anything is not finite or too stale."""
         if step.denominator.num_tokens == 0:
@@ -131,21 +140,7 @@ class Trainer:
         batches = [self._tokens(micro_batch) for micro_batch in step.micro_batches]
         stale = staleness(batches)
         self._check_staleness(stale)
-        shared = self._measure_step(step.micro_batches, batches)
-        terms: list[LossTerms] = []
-        policies: list[PolicyTokens] = []
-        scopes: list[EdgeStatistics] = []
-        for micro_batch, tokens in zip(step.micro_batches, batches, strict=True):
-            policy = self._forward(micro_batch)
-            tokens = self._with_proximal(tokens, policy.logp)
-            stats = shared or measure_scope(self._algorithm, [(policy.logp, tokens)])
-            term = policy_loss(policy, tokens, self._algorithm, stats, step.denominator)
-            term.loss.backward()  # type: ignore[no-untyped-call]
-            terms.append(term._replace(loss=term.loss.detach()))
-            policies.append(
-                PolicyTokens(policy.logp.detach(), None if policy.entropy is None else policy.entropy.detach())
-            )
-            scopes.append(stats)
+        terms, policies, scopes = self._differentiate(step, batches)
         norm = nn.utils.clip_grad_norm_(self._parameters, self._options.grad_clip)
         self._check_finite(step, batches, (terms, policies), norm)
         lr = self._update()
@@ -163,6 +158,62 @@ class Trainer:
             logp=_by_rollout(step.micro_batches, [p.logp for p in policies]),
             staleness=_by_rollout(step.micro_batches, [t.staleness for t in batches]),
         )
+
+    def gradient_norms(self, step: Step) -> tuple[float, list[float]]:
+        """Loss, and the norm of each parameter's gradient, as ``step`` makes them; nothing is updated or kept."""
+        terms, _, _ = self._differentiate(step, [self._tokens(micro_batch) for micro_batch in step.micro_batches])
+        norms = [0.0 if p.grad is None else float(p.grad.float().norm()) for p in self._parameters]
+        self._zero_grad()
+        return sum(float(term.loss) for term in terms), norms
+
+    def _differentiate(
+        self, step: Step, batches: Sequence[TokenBatch]
+    ) -> tuple[list[LossTerms], list[PolicyTokens], list[EdgeStatistics]]:
+        """Measure, and leave the gradient of the step in the parameters; one entry a micro-batch, detached."""
+        shared = self._measure_step(step.micro_batches, batches)
+        terms: list[LossTerms] = []
+        policies: list[PolicyTokens] = []
+        scopes: list[EdgeStatistics] = []
+        for micro_batch, tokens in zip(step.micro_batches, batches, strict=True):
+            policy = self._forward(micro_batch)
+            tokens = self._with_proximal(tokens, policy.logp)
+            stats = shared or measure_scope(self._algorithm, [(policy.logp, tokens)])
+            term = policy_loss(policy, tokens, self._algorithm, stats, step.denominator)
+            term.loss.backward()  # type: ignore[no-untyped-call]
+            terms.append(term._replace(loss=term.loss.detach()))
+            policies.append(
+                PolicyTokens(policy.logp.detach(), None if policy.entropy is None else policy.entropy.detach())
+            )
+            scopes.append(stats)
+        return terms, policies, scopes
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next update depends on; the tensors are live, for whoever writes them at once."""
+        names = [name for name, p in self.policy.model.named_parameters() if p.requires_grad]
+        masters = dict(zip(names, (m.detach() for m in self._masters), strict=True))
+        return {"updates": self.updates, "parameters": masters, "optimizer": self._optimizer.state_dict()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a ``state``. The learning rate is that of the options; it belongs to no state."""
+        named = [(name, p) for name, p in self.policy.model.named_parameters() if p.requires_grad]
+        saved = state["parameters"]
+        expected = {name: tuple(p.shape) for name, p in named}
+        if expected != {name: tuple(tensor.shape) for name, tensor in saved.items()}:
+            raise ResumeError(
+                f"a checkpoint must hold the parameters of the model that is trained; it has {len(saved)} of other "
+                f"names or shapes than the model's {len(expected)}: is model.path still the same model?"
+            )
+        with torch.no_grad():
+            for (name, parameter), master in zip(named, self._masters, strict=True):
+                master.copy_(saved[name])
+                if master is not parameter:
+                    parameter.copy_(master)
+        groups = self._optimizer.param_groups
+        settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
+        self._optimizer.load_state_dict(state["optimizer"])
+        for group, options in zip(self._optimizer.param_groups, settings, strict=True):
+            group.update(options)
+        self.updates = int(state["updates"])
 
     def _tokens(self, micro_batch: MicroBatch) -> TokenBatch:
         """The core's view of a micro-batch, staleness subtracted here and nowhere else."""

@@ -14,13 +14,19 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from types import FrameType
 from typing import Any, TypeVar
 
 from tether.errors import ConfigError, StalledError
-from tether.placement.termination import Terminated, Termination
+from tether.journal.writer import process_facts
+from tether.pipeline.interrupts import StopRequest
+from tether.placement.parts import Makers, Parts
+from tether.placement.termination import Termination
+from tether.weights.memory import MemoryStore
 
 T = TypeVar("T")
 
@@ -64,28 +70,51 @@ class Inline:
                 f"placement.hang_after_s must lie in {least:g} .. {most:g} seconds; got {self.hang_after_s}"
             )
 
+    def check(self, device: str) -> None:
+        """Everything that this process can do is fine."""
+
+    @contextmanager
+    def open(self, makers: Makers) -> Iterator[Parts]:
+        """All parts in this process."""
+        store, clock = MemoryStore(makers.dtype), self.clock()
+        learner = makers.learner(store, makers.device)
+        parts = Parts(
+            learner=learner,
+            engine=makers.engine(store, clock, makers.device),
+            clock=clock,
+            vocabulary=learner.loaded.vocabulary,
+            device=makers.device,
+        )
+        parts.notices.process(process_facts("controller, learner, engine"))
+        yield parts
+
     def clock(self) -> InlineClock:
         """The run's clock."""
         return InlineClock(self.costs)
 
-    def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end under virtual time."""
+    def run(self, main: Coroutine[Any, Any, T], stop: StopRequest | None = None, *, start_s: float = 0.0) -> T:
+        """Run a coroutine to its end under virtual time that begins at ``start_s``."""
         with (
             Watchdog(self.hang_after_s) as watchdog,
-            Termination() as termination,
-            asyncio.Runner(loop_factory=lambda: VirtualLoop(watchdog)) as runner,
+            Termination(stop or StopRequest()),
+            asyncio.Runner(loop_factory=lambda: VirtualLoop(watchdog, start_s)) as runner,
         ):
             loop = runner.get_loop()
             assert isinstance(loop, VirtualLoop)
-            loop.main = watched = termination.watch(main)
+            loop.main = main
+            loop.set_exception_handler(tell_exception)
             try:
-                return runner.run(watched)
+                return runner.run(main)
             except asyncio.CancelledError:
                 if loop.stall:
                     raise StalledError(loop.stall) from None
-                if termination.signal is not None:
-                    raise Terminated(termination.signal) from None
                 raise
+
+
+def tell_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """asyncio's own handler, but for a stop that broke into a task: whoever stopped the run knows."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)
 
 
 class InlineClock:
@@ -93,6 +122,7 @@ class InlineClock:
 
     def __init__(self, costs: Costs) -> None:
         self._costs = {f.name.removesuffix("_s"): float(getattr(costs, f.name)) for f in fields(costs)}
+        self._is_free: ContextVar[bool] = ContextVar("is_free", default=False)  # each task has its own
 
     def now(self) -> float:
         """Virtual seconds, rounded to a nanosecond."""
@@ -100,7 +130,39 @@ class InlineClock:
 
     async def spend(self, what: str, amount: float = 1.0) -> None:
         """Sleep for the cost, in virtual time; others run meanwhile."""
-        await asyncio.sleep(self._costs[what] * amount)
+        await self.until(self.due(what, amount))
+
+    def due(self, what: str, amount: float = 1.0) -> float:
+        """The virtual moment at which that work is done."""
+        return asyncio.get_running_loop().time() + (0.0 if self._is_free.get() else self._costs[what] * amount)
+
+    async def until(self, moment_s: float) -> None:
+        """Sleep until a virtual moment."""
+        loop = asyncio.get_running_loop()
+        if moment_s <= loop.time():
+            await asyncio.sleep(0)
+            return
+        arrived = loop.create_future()
+        timer = loop.call_at(moment_s, _arrive, arrived)
+        try:
+            await arrived
+        finally:
+            timer.cancel()
+
+    async def quiet(self) -> None:
+        """Wait until nobody can go on without time passing."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        await loop.idle()
+
+    @contextmanager
+    def free(self) -> Iterator[None]:
+        """What this task does inside costs nothing; others spend as ever."""
+        before = self._is_free.set(True)
+        try:
+            yield
+        finally:
+            self._is_free.reset(before)
 
 
 class FreeClock:
@@ -113,6 +175,27 @@ class FreeClock:
     async def spend(self, what: str, amount: float = 1.0) -> None:
         """Let others run, at no cost."""
         await asyncio.sleep(0)
+
+    def due(self, what: str, amount: float = 1.0) -> float:
+        """Now."""
+        return 0.0
+
+    async def until(self, moment_s: float) -> None:
+        """Let others run."""
+        await asyncio.sleep(0)
+
+    async def quiet(self) -> None:
+        """Let others run."""
+        await asyncio.sleep(0)
+
+    def free(self) -> AbstractContextManager[None]:
+        """As outside."""
+        return nullcontext()
+
+
+def _arrive(arrived: asyncio.Future[None]) -> None:
+    if not arrived.done():
+        arrived.set_result(None)
 
 
 ASKED_AT_MOST_S = 86_400.0
@@ -130,14 +213,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     3600.0
     """
 
-    def __init__(self, watchdog: Watchdog | None = None) -> None:
-        self._virtual_now = 0.0
+    def __init__(self, watchdog: Watchdog | None = None, start_s: float = 0.0) -> None:
+        self._virtual_now = start_s
+        self._idlers: list[asyncio.Future[None]] = []
         self.main: Coroutine[Any, Any, Any] | None = None
         """What is cancelled, with the verdict as the reason, when nobody can go on."""
         self.stall = ""
         """Who waited for what when nobody could go on."""
         super().__init__(_VirtualSelector(self, watchdog))
-        self._clock_resolution = 1e-9
+        self._clock_resolution = max(1e-9, 2 * math.ulp(start_s))
         self._scheduled: list[asyncio.TimerHandle]  # asyncio's own heap of timers; the next one is first
 
     def time(self) -> float:
@@ -151,6 +235,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._virtual_now = max(self._virtual_now, self._scheduled[0].when())
         # asyncio calls a timer due if it is before now + resolution; far into a run that sum must not be now itself
         self._clock_resolution = max(self._clock_resolution, 2 * math.ulp(self._virtual_now))
+
+    def idle(self) -> asyncio.Future[None]:
+        """Done when every task waits for another or for time to pass."""
+        idler = self.create_future()
+        self._idlers.append(idler)
+        return idler
+
+    def wake_idlers(self) -> bool:
+        """Wake who waits for nobody to be able to go on; whether there was anyone."""
+        idlers, self._idlers = self._idlers, []
+        for idler in idlers:
+            _arrive(idler)
+        return bool(idlers)
 
     def give_up(self) -> None:
         """Every task waits: say where, and end the main one, which tidies up; raise if that has not helped."""
@@ -174,9 +271,11 @@ class _VirtualSelector(selectors.DefaultSelector):
     def select(self, timeout: float | int | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self._watchdog is not None:
             self._watchdog.feed()
-        if timeout is None:
+        if timeout == 0 or self._loop.wake_idlers():
+            pass
+        elif timeout is None:
             self._loop.give_up()
-        elif timeout > 0:
+        else:
             self._loop.advance(float(timeout))
         return super().select(0)
 

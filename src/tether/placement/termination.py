@@ -1,45 +1,28 @@
-"""Being told to stop by other means than Ctrl-C: the run closes its books all the same."""
+"""Being told to stop, by Ctrl-C or by another signal: first after the step under way, then now."""
 
 from __future__ import annotations
 
-import asyncio
 import signal
+import sys
 import threading
-from collections.abc import Coroutine
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
+from tether.pipeline.interrupts import SIGNALS, Stopped, StopRequest
 
-STOPS = (signal.SIGTERM, signal.SIGHUP)
-"""What ``timeout``, containers, schedulers and closed terminals send."""
-
-
-class Terminated(KeyboardInterrupt):
-    """A run that a signal stopped, after it closed its books."""
-
-    def __init__(self, number: signal.Signals) -> None:
-        super().__init__(number.name)
-        self.exit_code = 128 + int(number)
-        """The shell's convention."""
+NOTICE = "\n{name}: the run stops after the step under way and saves it; once more stops it now\n"
 
 
 class Termination:
-    """Cancels a coroutine at its next pause when a signal of ``STOPS`` comes; a second one kills as usual."""
+    """Turns the first signal of ``SIGNALS`` into a request, the second into ``Stopped`` where the program stands."""
 
-    def __init__(self) -> None:
-        self.signal: signal.Signals | None = None
-        self._task: asyncio.Task[Any] | None = None
+    def __init__(self, request: StopRequest) -> None:
+        self._request = request
         self._before: dict[signal.Signals, Any] = {}
-
-    async def watch(self, main: Coroutine[Any, Any, T]) -> T:
-        """Await the coroutine as the one to be cancelled."""
-        self._task = asyncio.current_task()
-        return await main
 
     def __enter__(self) -> Termination:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._stop) for number in STOPS}
+            self._before = {number: signal.signal(number, self._stop) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -47,7 +30,9 @@ class Termination:
             signal.signal(number, handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        self.signal = signal.Signals(number)
-        if self._task is not None:
-            self._task.cancel()
+        name = signal.Signals(number)
+        if self._request.is_asked:
+            raise Stopped(name)
+        self._request.asked_by = name
+        sys.stderr.write(NOTICE.format(name="Ctrl-C" if name is signal.SIGINT else name.name))
+        sys.stderr.flush()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import torch
 from torch import Tensor
 
 from tether.errors import ConfigError, ModelError
 from tether.models.fingerprint import fingerprint
 from tether.models.loading import DTYPES
 from tether.ports import Publication
+from tether.weights.versions import check_new
 
 
 class MemoryStore:
@@ -44,14 +46,7 @@ class MemoryStore:
 
         Integer tensors keep their type.
         """
-        if version <= self._newest:
-            raise ModelError(
-                f"versions must increase from 0; got {version} after {self._newest}: publish after an update, once"
-            )
-        if not weights:
-            raise ModelError(
-                f"a publication must hold tensors; version {version} has none: pass the model's state dict"
-            )
+        check_new(version, self._newest, weights)
         copies = self._copy(weights)
         publication = Publication(
             version=version,
@@ -87,6 +82,6 @@ class MemoryStore:
             dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
             place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
             if tensor.numel() == 0 or place not in made:
-                made[place] = tensor.detach().to(dtype, copy=True).contiguous()
+                made[place] = tensor.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
             copies[name] = made[place]
         return copies

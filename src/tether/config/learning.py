@@ -1,0 +1,102 @@
+"""Makers of a run's parts, from a recipe: the engine; the learner with model, reference, optimizer, evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+from torch import Tensor
+
+from tether.config.parts import correct_by, criterion_of, evaluation_set, judge_of, prompts_of
+from tether.config.recipe import Recipe
+from tether.errors import ConfigError
+from tether.evals.runner import Evaluation, Evaluator
+from tether.models.conversion import convert_weights
+from tether.models.loading import DTYPES, LoadedModel, load_model
+from tether.models.policy import Policy
+from tether.pipeline.learner import LocalLearner
+from tether.pipeline.trainer import Trainer
+from tether.placement.inline import FreeClock
+from tether.placement.parts import Makers
+from tether.ports import Clock, RolloutEngine, WeightStore
+from tether.weights.memory import MemoryStore
+
+
+def makers_of(recipe: Recipe, device: str) -> Makers:
+    """Makers of a recipe's parts, for the placement to call where they are to live."""
+    return Makers(
+        learner=partial(learner_of, recipe), engine=partial(engine_of, recipe), dtype=recipe.engine.dtype, device=device
+    )
+
+
+def engine_of(recipe: Recipe, store: WeightStore, clock: Clock, device: str) -> RolloutEngine:
+    """The engine that makes the rollouts."""
+    return recipe.engine.open(recipe.model.path, store=store, clock=clock, device=device)
+
+
+def learner_of(recipe: Recipe, store: WeightStore, device: str) -> LocalLearner:
+    """A learner with a model of its own."""
+    loaded = load_model(recipe.model.path, dtype=recipe.model.dtype, device=device)
+    convert_weights(loaded.model, DTYPES[recipe.trainer.dtype])
+    return LocalLearner(
+        trainer=_trainer(recipe, loaded, device),
+        store=store,
+        evaluator=_evaluator(recipe, loaded, device),
+        loaded=loaded,
+        dtype=recipe.model.dtype,
+        token_budget=recipe.trainer.token_budget,
+    )
+
+
+def _trainer(recipe: Recipe, loaded: LoadedModel, device: str) -> Trainer:
+    reference = None
+    if recipe.algorithm.kl is not None:
+        frozen = load_model(recipe.model.reference or recipe.model.path, dtype=recipe.model.dtype, device=device)
+        _check_reference(loaded, frozen)
+        convert_weights(frozen.model, DTYPES[recipe.trainer.dtype])
+        frozen.model.requires_grad_(False)
+        reference = Policy(frozen, share_prompt=recipe.trainer.share_prompt)
+    return Trainer(
+        Policy(
+            loaded,
+            gradient_checkpointing=recipe.trainer.gradient_checkpointing,
+            share_prompt=recipe.trainer.share_prompt,
+        ),
+        recipe.algorithm,
+        recipe.trainer,
+        reference=reference,
+        temperature=recipe.engine.temperature,
+        limits=(recipe.run.steps, recipe.pipeline.allowed),
+    )
+
+
+def _check_reference(loaded: LoadedModel, frozen: LoadedModel) -> None:
+    """Refuse a reference that reads other words, or fewer, than the model that is trained."""
+    if frozen.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
+        raise ConfigError(
+            f"model.reference must have the tokenizer of model.path, or its log-probs are of other words; that of "
+            f"{frozen.source!r} differs; leave model.reference out for the model as it is before training"
+        )
+    if frozen.context < loaded.context:
+        raise ConfigError(
+            f"the context of model.reference must be at least the model's {loaded.context} tokens; {frozen.source!r} "
+            f"has {frozen.context}"
+        )
+
+
+def _evaluator(
+    recipe: Recipe, loaded: LoadedModel, device: str
+) -> Callable[[int, Mapping[str, Tensor]], Awaitable[Evaluation]]:
+    """Evaluates any weights of the model, in an engine of its own."""
+    options, store = recipe.eval, MemoryStore(recipe.engine.dtype)
+    source = prompts_of((recipe.task_name, recipe.task), loaded, recipe.engine.max_tokens, "heldout", recipe.run.seed)
+    prompts, requests = evaluation_set(
+        source,
+        options.prompts,
+        seed=recipe.run.seed,
+        temperature=options.temperature,
+        max_tokens=recipe.engine.max_tokens,
+    )
+    engine = recipe.engine.open(recipe.model.path, store=store, clock=FreeClock(), device=device)
+    judge = judge_of(loaded, criterion_of(recipe.task))
+    return Evaluator(engine, store, prompts, requests, correct_by(judge))

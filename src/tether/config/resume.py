@@ -1,0 +1,183 @@
+"""Going on with a run: which checkpoint, which settings, and what is cut off first."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tether.config.overrides import apply
+from tether.config.recipe import Recipe, from_tables, read
+from tether.errors import ConfigError, ResumeError, RunDirectoryError
+from tether.journal.reader import RunView
+from tether.journal.schema import CONFIG_FILE, LINE_FILES, MODEL_FOLDER, ROLLED_BACK_FOLDER
+from tether.journal.writer import RunWriter, write_whole
+from tether.pipeline.checkpoint import Checkpoint, Checkpoints
+from tether.pipeline.nonfinite import DUMP_FILE
+
+MAY_CHANGE = (
+    "run.steps",
+    "run.samples",
+    "eval.every",
+    "checkpoint",
+    "checks",
+    "algorithm",
+    "trainer.lr",
+    "trainer.warmup",
+    "trainer.schedule",
+    "trainer.betas",
+    "trainer.weight_decay",
+    "trainer.grad_clip",
+    "trainer.token_budget",
+    "trainer.gradient_checkpointing",
+    "placement.hang_after_s",
+    "placement.costs",
+    "placement.threads",
+    "placement.object_store_bytes",
+    "placement.heartbeat_s",
+    "placement.max_restarts",
+    "placement.deadlines",
+)
+"""Settings that may be others when a run goes on, each with the tables under it. Any other one would change what the
+checkpoint's numbers mean: the model, the data, the slots, the engine's numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A setting that is another one than before."""
+
+    key: str
+    before: Any
+    after: Any
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether a run can go on with it."""
+        return any(self.key == key or self.key.startswith(f"{key}.") for key in MAY_CHANGE)
+
+    def __str__(self) -> str:
+        return f"{self.key}: {json.dumps(self.before)} -> {json.dumps(self.after)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePlan:
+    """How a run goes on."""
+
+    folder: Path
+    recipe: Recipe
+    changes: tuple[Change, ...]
+    checkpoint: Checkpoint | None
+    """Where it goes on; ``None``: it has none yet and starts over."""
+    is_finished: bool
+    """There is nothing left to do."""
+
+
+def plan(folder: Path, source: str | None, settings: Iterable[str], told: Callable[[str], object]) -> ResumePlan:
+    """Look at a run directory and decide; changes nothing. ``told`` hears of checkpoints that are skipped.
+
+    The settings are the run's own, or those of ``source``, with ``settings`` on top.
+    """
+    run = RunView(folder)
+    if not run.config:
+        raise ResumeError(f"{folder} has no {CONFIG_FILE}: the run stopped before it began; start it again with --out")
+    before = tables_of(run.config)
+    name, tables = (str(run.config["recipe"]), tables_of(run.config)) if source is None else read(source)
+    recipe = from_tables(apply(tables, settings), name)
+    changes = tuple(compare(before, tables_of(recipe.resolved())))
+    if refused := [change for change in changes if not change.is_allowed]:
+        lines = "; ".join(map(str, refused))
+        raise ConfigError(
+            f"a run cannot go on with other settings of this kind: {lines}. What its checkpoint holds would mean "
+            f"something else; start a new run for them. These may change: {', '.join(MAY_CHANGE)}"
+        )
+    steps = run.steps[-1].step if run.steps else 0
+    is_finished = run.status == "finished" and steps >= recipe.run.steps
+    checkpoint = None if is_finished else _newest(folder, told)
+    if checkpoint is not None and checkpoint.step > recipe.run.steps:
+        raise ConfigError(
+            f"run.steps must be at least the {checkpoint.step} steps of the newest checkpoint; got {recipe.run.steps}"
+        )
+    return ResumePlan(folder=folder, recipe=recipe, changes=changes, checkpoint=checkpoint, is_finished=is_finished)
+
+
+def roll_back(planned: ResumePlan) -> RunWriter:
+    """Open the journal and cut it back to the checkpoint; what is cut off is kept in ``rolled-back/``.
+
+    A step that was not finished, because this was killed too, is simply done again the next time.
+    """
+    folder = planned.folder
+    writer = RunWriter.reopen(folder)
+    try:
+        kept = _new_folder(folder / ROLLED_BACK_FOLDER)
+        step = 0 if planned.checkpoint is None else planned.checkpoint.step
+        about = {
+            "step": step,
+            "when": datetime.now(UTC).isoformat(timespec="seconds"),
+            "changes": [str(change) for change in planned.changes],
+        }
+        write_whole(kept / "resume.json", (json.dumps(about, indent=1) + "\n").encode())
+        shutil.copyfile(folder / CONFIG_FILE, kept / CONFIG_FILE)
+        offsets = dict.fromkeys(LINE_FILES, 0) if planned.checkpoint is None else planned.checkpoint.offsets
+        writer.cut_back(offsets, kept)
+        for later in Checkpoints(folder, 1).later_than(step):
+            later.rename(kept / later.name)
+        for name in (MODEL_FOLDER, DUMP_FILE):
+            if (folder / name).exists():
+                (folder / name).rename(kept / name)
+    except OSError as error:
+        writer.close()
+        if isinstance(error, RunDirectoryError):
+            raise
+        raise ResumeError(
+            f"cannot cut back {folder}: {error.strerror or error}; make room, or check its rights"
+        ) from error
+    return writer
+
+
+def tables_of(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of a recipe out of a resolved one: without what is derived, and without what is not set."""
+    return {name: _without_none(table) for name, table in resolved.items() if name not in ("recipe", "derived")}
+
+
+def compare(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[Change]:
+    """Every setting that differs, by its dotted key.
+
+    >>> [str(change) for change in compare({"run": {"steps": 4, "seed": 0}}, {"run": {"steps": 8, "seed": 0}})]
+    ['run.steps: 4 -> 8']
+    """
+    for key in sorted({*before, *after}):
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from compare(old, new, f"{prefix}{key}.")
+        elif old != new:
+            yield Change(key=f"{prefix}{key}", before=old, after=new)
+
+
+def _newest(folder: Path, told: Callable[[str], object]) -> Checkpoint | None:
+    """The newest whole checkpoint to which the journal can be cut back."""
+    lengths = {name: (folder / name).stat().st_size if (folder / name).exists() else 0 for name in LINE_FILES}
+    newest = Checkpoints(folder, 1).newest(told)
+    if newest is not None and (short := [name for name in LINE_FILES if lengths[name] < newest.offsets[name]]):
+        raise ResumeError(
+            f"{folder / short[0]} has lost what it held at step {newest.step}; copy the run again from where it was "
+            "made"
+        )
+    return newest
+
+
+def _new_folder(home: Path) -> Path:
+    home.mkdir(exist_ok=True)
+    numbers = [int(path.name) for path in home.iterdir() if path.name.isdecimal()]
+    made = home / f"{max(numbers, default=0) + 1:03d}"
+    made.mkdir()
+    return made
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    return list(value) if isinstance(value, tuple) else value

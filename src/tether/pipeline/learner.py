@@ -1,0 +1,197 @@
+"""The trainer's side of a run: whatever lives beside the weights that are being trained."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tether.errors import ResumeError
+from tether.evals.runner import Evaluation
+from tether.models.finite import check_finite_weights
+from tether.models.loading import DTYPES, LoadedModel, save_model
+from tether.models.sharing import PromptSharing
+from tether.pipeline.masking import check_masks
+from tether.pipeline.packing import Step
+from tether.pipeline.sampled import check_sampled
+from tether.pipeline.scoring import Scorer, Scores
+from tether.pipeline.trainer import StepReport, Trainer
+from tether.ports import Publication, WeightStore
+from tether.records import Rollout
+
+LEARNER_FILE = "learner.pt"
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """Holds the weights being trained: here, or in a process of its own."""
+
+    @property
+    def updates(self) -> int:
+        """Optimizer updates made: the version of the weights."""
+        ...
+
+    @property
+    def sharing(self) -> PromptSharing | None:
+        """How the steps made for it may share prompts."""
+        ...
+
+    async def step(self, step: Step) -> StepReport:
+        """Train on a step."""
+        ...
+
+    async def publish(self) -> Publication:
+        """Put the weights of this moment into the store."""
+        ...
+
+    async def score(
+        self, rollouts: Sequence[Rollout], publication: Publication, temperature: float, *, formats: bool = True
+    ) -> Scores:
+        """Log-probabilities of sampled tokens under a publication, the one before it, and the weights of this moment
+        if they are those of the publication; with ``formats``, also in other number formats."""
+        ...
+
+    async def check_masks(self, rollouts: Sequence[Rollout]) -> None:
+        """Raise ``SelfCheckError`` if tokens that are not trained on change loss or gradient; no weight changes."""
+        ...
+
+    async def evaluate(self) -> Evaluation:
+        """Answer the held-out prompts with the weights of this moment."""
+        ...
+
+    async def save_model(self, folder: Path) -> None:
+        """Write the weights as a Hugging Face folder, whole or not at all."""
+        ...
+
+    async def save(self, folder: Path) -> None:
+        """Write into a folder what ``restore`` needs: optimizer, random states, the weights that the engine holds."""
+        ...
+
+    async def restore(self, folder: Path) -> Publication:
+        """Go on from what ``save`` wrote; publishes again what the engine held then."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalLearner:
+    """A ``Learner`` in this process."""
+
+    trainer: Trainer
+    store: WeightStore
+    evaluator: Callable[[int, Mapping[str, Tensor]], Awaitable[Evaluation]]
+    loaded: LoadedModel
+    """The model that the trainer trains."""
+    dtype: str
+    """In which the model is saved."""
+    token_budget: int
+    """Padded tokens of one forward pass."""
+    published: Publication | None = None
+    """What was put into the store last."""
+    previous: Publication | None = None
+    """What was put there before it."""
+
+    @property
+    def updates(self) -> int:
+        """Optimizer updates made."""
+        return self.trainer.updates
+
+    @property
+    def sharing(self) -> PromptSharing | None:
+        """How the steps made for it may share prompts."""
+        return self.trainer.sharing
+
+    async def step(self, step: Step) -> StepReport:
+        """Train on a step."""
+        check_sampled(step)
+        return self.trainer.step(step)
+
+    async def publish(self) -> Publication:
+        """Put the weights of this moment into the store."""
+        self.previous, self.published = (
+            self.published,
+            self.store.publish(self.trainer.updates, self.trainer.policy.weights()),
+        )
+        return self.published
+
+    async def score(
+        self, rollouts: Sequence[Rollout], publication: Publication, temperature: float, *, formats: bool = True
+    ) -> Scores:
+        """Log-probabilities of sampled tokens; the model's own weights stay as they are."""
+        previous = None if self.previous is None else self.store.fetch(self.previous)
+        return Scorer(self.trainer.policy, self.token_budget, temperature).scores(
+            rollouts,
+            (self.store.fetch(publication), previous),
+            is_current=self.trainer.updates == publication.version,
+            formats=formats,
+        )
+
+    async def check_masks(self, rollouts: Sequence[Rollout]) -> None:
+        """Raise ``SelfCheckError`` if tokens that are not trained on change loss or gradient."""
+        check_masks(self.trainer, rollouts, self.token_budget)
+
+    async def evaluate(self) -> Evaluation:
+        """Answer the held-out prompts with the weights of this moment."""
+        return await self.evaluator(self.trainer.updates, self.trainer.policy.weights())
+
+    async def save_model(self, folder: Path) -> None:
+        """Write the weights, in the dtype of the model, as a Hugging Face folder; refused if they are not finite."""
+        check_finite_weights(self.loaded.model.state_dict(), "the model to be saved")
+        dtype, loaded = DTYPES[self.dtype], self.loaded
+        if loaded.model.dtype != dtype:
+            loaded = replace(loaded, model=copy.deepcopy(loaded.model).to(dtype))
+        save_model(loaded, folder)
+
+    async def save(self, folder: Path) -> None:
+        """Write ``learner.pt``."""
+        assert self.published is not None, "a run publishes before its first step"
+        published = {
+            "version": self.published.version,
+            "fingerprint": self.published.fingerprint,
+            "weights": dict(self.store.fetch(self.published)),
+        }
+        state = {"trainer": self.trainer.state(), "random": _random_state(), "published": published}
+        torch.save(state, folder / LEARNER_FILE)
+
+    async def restore(self, folder: Path) -> Publication:
+        """Read it; the weights published again have the fingerprint they had."""
+        state = torch.load(folder / LEARNER_FILE, map_location="cpu", weights_only=True)
+        self.trainer.restore(state["trainer"])
+        _set_random_state(state["random"])
+        held = state["published"]
+        self.published = self.store.publish(held["version"], held["weights"])
+        if self.published.fingerprint != held["fingerprint"]:
+            raise ResumeError(
+                f"the weights that the engine held must come back bit for bit; version {held['version']} had "
+                f"fingerprint {held['fingerprint'][:12]} and has {self.published.fingerprint[:12]}: was engine.dtype "
+                "changed?"
+            )
+        return self.published
+
+
+def _random_state() -> dict[str, Any]:
+    """Of the generators that a reward or a task may draw from; the pipeline itself draws from seeds alone."""
+    version, words, gauss = random.getstate()
+    _, keys, *rest = np.random.get_state()
+    return {
+        "python": (version, list(words), gauss),
+        "numpy": (torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def _set_random_state(state: Mapping[str, Any]) -> None:
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    keys, *rest = state["numpy"]
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and torch.cuda.device_count() == len(state["cuda"]):
+        torch.cuda.set_rng_state_all(state["cuda"])

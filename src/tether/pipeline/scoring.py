@@ -1,0 +1,138 @@
+"""What the trainer's model gives to sampled tokens, with the weights of a publication in the place of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tether.core.advantage import DrGRPO
+from tether.models.policy import ModelInputs, Policy
+from tether.pipeline.packing import pack
+from tether.records import Group, Rollout
+
+Logps = NDArray[np.float32]
+"""``[T]``, nats: the sampled tokens of several rollouts, one rollout after the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Log-probabilities of the same tokens under several weights; picklable."""
+
+    published: Logps
+    """The publication's weights, computed in the published dtype: what an engine that holds them reports."""
+    previous: Logps | None
+    """The publication before it, likewise; ``None`` if there was none in this process."""
+    current: Logps | None
+    """The weights being trained, as the trainer computes; ``None`` if they have moved on since."""
+    wider: Logps | None
+    """The publication's weights computed in float32, where the published dtype is narrower and it was asked for."""
+    narrower: Logps | None
+    """The publication's weights computed in the trainer's dtype, where that is the narrower one and it was asked
+    for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """Scores rollouts with the trainer's model, which is left as it was."""
+
+    policy: Policy
+    token_budget: int
+    """Padded tokens of one forward pass."""
+    temperature: float
+    """Of the sampling."""
+
+    def __call__(
+        self,
+        rollouts: Sequence[Rollout],
+        weights: Mapping[str, Tensor] | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Logps:
+        """Log-probability of every sampled token.
+
+        ``weights`` stand in the place of the model's for this call, in their own dtype or, converted, in another. They
+        are used where they lie: only a conversion, or a move to the model's device, copies them, and no longer than
+        for this call.
+        """
+        step = pack(
+            [Group(id="probe", index=0, rollouts=tuple(rollouts))],
+            DrGRPO(single="zero"),  # credit plays no part here
+            token_budget=self.token_budget,
+            pad_id=self.policy.loaded.pad_id,
+            device=str(self.policy.device),
+            sharing=self.policy.sharing,
+        )
+        named = {} if weights is None else _placed(self.policy.model, weights, dtype)
+        model = _Scoring(self.policy, self.temperature)
+        found: dict[str, Tensor] = {}
+        with torch.no_grad():
+            for micro_batch in step.micro_batches:
+                logp = torch.func.functional_call(model, named, (micro_batch.inputs,))
+                pieces = logp.split_with_sizes([len(row.rollout.completion) for row in micro_batch.rows])
+                found |= {row.rollout.id: piece for row, piece in zip(micro_batch.rows, pieces, strict=True)}
+        scores: Logps = torch.cat([found[rollout.id] for rollout in rollouts]).float().cpu().numpy()
+        return scores
+
+    def scores(
+        self,
+        rollouts: Sequence[Rollout],
+        weights: tuple[Mapping[str, Tensor], Mapping[str, Tensor] | None],
+        *,
+        is_current: bool,
+        formats: bool = True,
+    ) -> Scores:
+        """Under a publication's weights and those of the one before.
+
+        ``is_current``: whether the weights being trained are those that were published. ``formats``: whether the
+        publication is also computed in the wider and in the narrower format, where there is one.
+        """
+        published, previous = weights
+        theirs, ours = _dtype_of(published), _dtype_of(dict(self.policy.model.named_parameters()))
+        is_wider = formats and theirs.itemsize < torch.float32.itemsize
+        is_narrower = formats and ours.itemsize < theirs.itemsize
+        return Scores(
+            published=self(rollouts, published),
+            previous=None if previous is None else self(rollouts, previous),
+            current=self(rollouts) if is_current else None,
+            wider=self(rollouts, published, torch.float32) if is_wider else None,
+            narrower=self(rollouts, published, ours) if is_narrower else None,
+        )
+
+
+class _Scoring(nn.Module):
+    """The policy as a module, so that torch can put other tensors into the place of its parameters."""
+
+    def __init__(self, policy: Policy, temperature: float) -> None:
+        super().__init__()
+        self.model = policy.model
+        self._policy, self._temperature = policy, temperature
+
+    def forward(self, inputs: ModelInputs) -> Float[Tensor, "T"]:
+        """Log-probability of every sampled token."""
+        return self._policy(inputs, temperature=self._temperature, entropy="none").logp
+
+
+def _placed(model: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """Weights for every parameter and buffer that they have, on the model's device, by the names of ``_Scoring``.
+
+    Of tied weights only one name is given; torch puts its tensor into all places. A parameter without a weight would
+    be scored as it is, so there must be none.
+    """
+    parameters = dict(model.named_parameters())
+    assert parameters.keys() <= weights.keys(), "a publication holds every parameter"
+    names = [*parameters, *(name for name, _ in model.named_buffers() if name in weights)]
+    device = next(iter(parameters.values())).device
+    placed = {name: weights[name] for name in names}
+    return {
+        f"model.{name}": tensor.to(device, dtype if tensor.is_floating_point() else None)
+        for name, tensor in placed.items()
+    }
+
+
+def _dtype_of(weights: Mapping[str, Tensor]) -> torch.dtype:
+    return next(tensor.dtype for tensor in weights.values() if tensor.is_floating_point())

@@ -1,0 +1,158 @@
+"""The questions that an engine answers after each load, and what follows from its answers.
+
+It samples a few fixed prompts as it samples for training; the trainer scores the same tokens. Anything that stands
+between the weights that were published and the numbers that arrive shows here: a load that was acknowledged but did
+not take effect, or in part; another number format, model or temperature; a cache that outlived the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tether.errors import SelfCheckError
+from tether.pipeline.agreement import LEAST_PROGRESS, Agreement, CheckOptions
+from tether.pipeline.learner import Learner
+from tether.pipeline.packing import check_finite
+from tether.pipeline.rollouts import Sampling, seed_of
+from tether.ports import Clock, GenerationRequest, Publication, RolloutEngine
+from tether.records import Completion, Metric, Metrics, Prompt, Rollout
+
+SAMPLES = 4
+"""Answers to each prompt."""
+GLANCE = (4, 4)
+"""Most prompts, and tokens of an answer, of the glance that comes before a close look."""
+SEED_PLACE = -2
+"""In the run's tree of seeds; groups have places from 0 on."""
+PARTIAL = "It may have taken a part of the tensors, or answer in part from a cache that outlived the load"
+NUM_MASKED = 8
+"""Answers that the check of masks is made with; it costs two backward passes, once."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Probe:
+    """Asks the engine and the learner about the same tokens; raises ``SelfCheckError`` where they disagree."""
+
+    options: CheckOptions
+    engine: RolloutEngine
+    learner: Learner
+    clock: Clock
+    prompts: Callable[[int], Prompt]
+    """Of the training split: the first few are asked, and not trained on."""
+    sampling: Sampling
+    dtypes: tuple[str, str]
+    """Of the engine and of the trainer."""
+    _has_checked_masks: bool = field(init=False, default=False)
+
+    async def __call__(self, publication: Publication) -> Metrics:
+        """Check what the engine makes of a publication that it has just loaded; what was measured, for the journal.
+
+        A glance at few tokens is enough where they agree so well that no floor need be measured; else, and at the first
+        load, a close look decides.
+        """
+        if not self.options.prompts:
+            return {}
+        if self._has_checked_masks:
+            prompts, tokens = GLANCE
+            _, agreement = await self._look(publication, min(prompts, self.options.prompts), tokens, formats=False)
+            if agreement.fault() is None:
+                return self._measured(agreement, is_close=False)
+        rollouts, agreement = await self._look(publication, self.options.prompts, self.options.tokens, formats=True)
+        if (fault := agreement.fault()) is not None:
+            name, numbers = fault
+            way_out = await self._way_out(name, agreement, rollouts, publication)
+            raise _failure(name, publication, f"{numbers}. {way_out}")
+        if not self._has_checked_masks:
+            await self.learner.check_masks(rollouts[:NUM_MASKED])
+            self._has_checked_masks = True
+        return self._measured(agreement, is_close=True)
+
+    async def _look(
+        self, publication: Publication, num_prompts: int, num_tokens: int, *, formats: bool
+    ) -> tuple[list[Rollout], Agreement]:
+        """Have the same tokens sampled by the engine and scored by the learner."""
+        prompts = [self.prompts(index) for index in range(num_prompts) for _ in range(SAMPLES)]
+        requests = [self._request(number, prompt, num_tokens) for number, prompt in enumerate(prompts)]
+        with self.clock.free():  # looking costs the run nothing: it ends as it would have ended unwatched
+            completions = await self.engine.generate(requests)
+        rollouts = [_rollout(*pair) for pair in zip(requests, prompts, completions, strict=True)]
+        _check_versions(rollouts, publication)
+        agreement = Agreement(
+            engine=np.concatenate([c.logp for c in completions]),
+            scores=await self.learner.score(rollouts, publication, self.sampling.temperature, formats=formats),
+            dtypes=self.dtypes,
+            tolerance=self.options.tolerance,
+        )
+        return rollouts, agreement
+
+    def _measured(self, agreement: Agreement, *, is_close: bool) -> Metrics:
+        return {**agreement.metrics(), "probe/close_looks": Metric(float(is_close), "sum")}
+
+    def _request(self, number: int, prompt: Prompt, num_tokens: int) -> GenerationRequest:
+        return GenerationRequest(
+            id=f"probe/{number}",
+            prompt_ids=prompt.token_ids,
+            seed=seed_of(self.sampling.seed, SEED_PLACE, number),
+            max_tokens=min(num_tokens, self.options.tokens, self.sampling.max_tokens),
+            temperature=self.sampling.temperature,
+        )
+
+    async def _way_out(
+        self, name: str, agreement: Agreement, rollouts: Sequence[Rollout], publication: Publication
+    ) -> str:
+        """What the numbers look like, or where to look."""
+        previous = agreement.scores.previous
+        if name == "ratio":
+            return (
+                "What is published is not what is trained: try trainer.dtype = float32; if it stays, please report it "
+                "with this run"
+            )
+        stays = agreement.progress < LEAST_PROGRESS / 2 if name == "nearest" else agreement.allows(previous)
+        if stays:
+            return (
+                "It still answers as the version before: its load does not reach the model that samples, or a cache of "
+                "prompts outlives a load; reset the engine's prefix cache when weights change"
+            )
+        if name == "nearest":
+            return PARTIAL
+        if self.sampling.temperature != 1.0:
+            untempered = await self.learner.score(rollouts, publication, 1.0, formats=False)
+            if agreement.allows(untempered.published):
+                return (
+                    "Its log-probs are those before the temperature; have it report those of the distribution it "
+                    "samples from (processed), or set engine.temperature = 1"
+                )
+        if agreement.is_shifted([len(rollout.completion) for rollout in rollouts]):
+            return "Its log-probs stand one position off the tokens they belong to"
+        partial = f"{PARTIAL}; or look" if previous is not None else "Look"
+        return (
+            f"{partial} whether it was opened with the model and configuration of model.path, computes in "
+            f"{self.dtypes[0]}, puts each tensor where its name says, and gets the prompt's ids as they are; if its "
+            "arithmetic is known to be coarser, raise checks.tolerance"
+        )
+
+
+def _rollout(request: GenerationRequest, prompt: Prompt, completion: Completion) -> Rollout:
+    rollout = Rollout(
+        id=request.id, prompt=prompt, completion=completion, text="", reward=0.0, started_s=0.0, finished_s=0.0
+    )
+    check_finite(rollout)
+    return rollout
+
+
+def _check_versions(rollouts: Sequence[Rollout], publication: Publication) -> None:
+    versions = sorted({int(v) for rollout in rollouts for v in rollout.completion.version})
+    if versions != [publication.version]:
+        raise _failure(
+            "versions",
+            publication,
+            f"tokens sampled after the load are stamped {', '.join(map(str, versions)) or 'with nothing'}. The engine "
+            "must stamp each token with the version of the weights that made its logits, and take the new one before "
+            "it acknowledges a load",
+        )
+
+
+def _failure(name: str, publication: Publication, what: str) -> SelfCheckError:
+    return SelfCheckError(f"self-check {name!r} failed at version {publication.version}: {what}")

@@ -1,0 +1,122 @@
+"""What runs inside a process of its own: one part of the run, and beside it a thread that always answers.
+
+Ray gives every concurrency group of an asynchronous actor a thread and an event loop. Calls of the part run one after
+the other on the default group's loop, except where the part itself gives way: an engine does so between blocks of
+tokens, and only there may ``load`` come in, so that no token sees half a version. The group ``control`` has the
+``ping``, which is answered while the part is busy.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tether.journal.writer import process_facts
+from tether.placement.parts import Facts, Makers
+from tether.placement.real_time import RealClock
+from tether.ports import EngineCapabilities, GenerationRequest, Publication, WeightStore
+from tether.records import Completion
+
+T = TypeVar("T")
+CONTROL = "control"
+"""The concurrency group that answers whatever the part does."""
+
+
+class Host:
+    """The actor: a role, and a part that is made here.
+
+    Args:
+        role: what the journal calls the process.
+        make: makes the part.
+    """
+
+    def __init__(self, role: str, make: Callable[[], Any]) -> None:
+        self._facts, self._make = process_facts(role), make
+        self._part: Any = None
+
+    async def open(self) -> Any:
+        """Make the part; what the controller must know of it."""
+        self._part = self._make()
+        return self._part.about()
+
+    async def call(self, name: str, *args: Any) -> tuple[Any, float]:
+        """Await a method of the part; its result, and the seconds it took here."""
+        began = time.perf_counter()
+        value = await getattr(self._part, name)(*args)
+        return value, time.perf_counter() - began
+
+    async def facts(self) -> Facts:
+        """Role, pid, host: what the journal says of this process."""
+        return self._facts
+
+    async def ping(self) -> int:
+        """A sign of life."""
+        return os.getpid()
+
+
+class EnginePart:
+    """A rollout engine in a process of its own.
+
+    >>> EnginePart.__name__
+    'EnginePart'
+    """
+
+    def __init__(self, makers: Makers, store: WeightStore, device: str) -> None:
+        self._engine = makers.engine(store, RealClock(), device)
+
+    def about(self) -> EngineCapabilities:
+        """What it can report."""
+        return self._engine.capabilities
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """Sample from the start."""
+        return await self._engine.generate(requests)
+
+    async def load(self, publication: Publication) -> tuple[str, int]:
+        """Fingerprint of what was received, and the version that the engine has now."""
+        return await self._engine.load(publication), self._engine.version
+
+
+class LearnerPart:
+    """A learner in a process of its own. Steps come packed in ordinary memory and go to the device here."""
+
+    def __init__(self, makers: Makers, store: WeightStore, device: str) -> None:
+        self._learner, self._device = makers.learner(store, device), device
+
+    def about(self) -> Mapping[str, Any]:
+        """What the controller must know to make its steps."""
+        return {"vocabulary": self._learner.loaded.vocabulary, "sharing": self._learner.sharing}
+
+    async def step(self, step: Any) -> Any:
+        """The report, with arrays for tensors, which travel much faster, and the updates made."""
+        step = replace(step, micro_batches=tuple(moved(m, self._device) for m in step.micro_batches))
+        report = await self._learner.step(step)
+        logp, staleness = ({key: t.cpu().numpy() for key, t in m.items()} for m in (report.logp, report.staleness))
+        bare = replace(report, logp={}, staleness={})
+        return bare, logp, staleness, self._learner.updates
+
+    async def restore(self, folder: Path) -> tuple[Publication, int]:
+        """What was published again, and the updates made."""
+        return await self._learner.restore(folder), self._learner.updates
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the learner's own."""
+        return getattr(self._learner, name)
+
+
+def moved(record: T, device: str) -> T:
+    """A record with its tensors, and those of the records in it, on a device."""
+    from tether.models.policy import ModelInputs
+
+    changes = {}
+    for f in fields(record):  # type: ignore[arg-type]
+        value = getattr(record, f.name)
+        if isinstance(value, ModelInputs):
+            changes[f.name] = moved(value, device)
+        elif hasattr(value, "to"):
+            changes[f.name] = value.to(device)
+    return replace(record, **changes)  # type: ignore[type-var]

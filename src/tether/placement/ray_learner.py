@@ -1,0 +1,122 @@
+"""The learner as the controller sees it: in a process of its own, with everything that touches the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tether.errors import ProcessLostError
+from tether.evals.runner import Evaluation
+from tether.models.loading import Vocabulary
+from tether.models.sharing import PromptSharing
+from tether.pipeline.packing import Step
+from tether.pipeline.scoring import Scores
+from tether.pipeline.stopwatch import Stopwatch
+from tether.pipeline.trainer import StepReport
+from tether.placement.deadlines import Deadlines
+from tether.placement.parts import Notices
+from tether.placement.ray_process import Process, ProcessDiedError
+from tether.ports import Publication
+from tether.records import Rollout
+
+
+class RayLearner:
+    """A ``Learner`` in another process. It cannot be started anew: the weights die with it, and the run stops."""
+
+    def __init__(self, process: Process, deadlines: Deadlines, watch: Stopwatch, notices: Notices) -> None:
+        self._process, self._deadlines, self._watch, self._notices = process, deadlines, watch, notices
+        self._about: dict[str, Any] = {}
+        self._updates = 0
+
+    def started(self) -> None:
+        """Wait for the process; for before the loop runs."""
+        try:
+            self._about = self._process.started(self._deadlines.start_s)
+        except ProcessDiedError as died:
+            raise ProcessLostError(f"{died}; nothing has begun yet: start again") from died
+        self._notices.process(self._process.facts)
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.end()
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Of the model that is trained."""
+        vocabulary: Vocabulary = self._about["vocabulary"]
+        return vocabulary
+
+    @property
+    def updates(self) -> int:
+        """Optimizer updates made."""
+        return self._updates
+
+    @property
+    def sharing(self) -> PromptSharing | None:
+        """How the steps made for it may share prompts."""
+        sharing: PromptSharing | None = self._about["sharing"]
+        return sharing
+
+    async def step(self, step: Step) -> StepReport:
+        """Train on a step."""
+        report: StepReport
+        report, *arrays, self._updates = await self._call(
+            "step", replace(step, groups=()), deadline="step", kind="train"
+        )
+        # shared memory is for reading, and tensors are for writing: hence the copies
+        logp, staleness = ({key: torch.from_numpy(a.copy()) for key, a in by_rollout.items()} for by_rollout in arrays)
+        return replace(report, logp=logp, staleness=staleness)
+
+    async def publish(self) -> Publication:
+        """Put the weights of this moment into the object store."""
+        publication: Publication = await self._call("publish", deadline="publish", kind="publish")
+        return publication
+
+    async def score(
+        self, rollouts: Sequence[Rollout], publication: Publication, temperature: float, *, formats: bool = True
+    ) -> Scores:
+        """Log-probabilities of sampled tokens under what was published and what is trained."""
+        scores: Scores = await self._call(
+            "score", list(rollouts), publication, temperature, deadline="publish", kind="publish"
+        )
+        return scores
+
+    async def check_masks(self, rollouts: Sequence[Rollout]) -> None:
+        """Raise ``SelfCheckError`` if tokens that are not trained on change loss or gradient."""
+        await self._call("check_masks", list(rollouts), deadline="publish", kind="publish")
+
+    async def evaluate(self) -> Evaluation:
+        """Answer the held-out prompts with the weights of this moment."""
+        evaluation: Evaluation = await self._call("evaluate", deadline="evaluate", kind="eval")
+        return evaluation
+
+    async def save_model(self, folder: Path) -> None:
+        """Write the weights as a Hugging Face folder; the other process must see the same folder."""
+        await self._call("save_model", folder.absolute(), deadline="checkpoint", kind="checkpoint")
+
+    async def save(self, folder: Path) -> None:
+        """Write what ``restore`` needs."""
+        await self._call("save", folder.absolute(), deadline="checkpoint", kind="checkpoint")
+
+    async def restore(self, folder: Path) -> Publication:
+        """Go on from what ``save`` wrote; publishes again what the engine held then."""
+        publication: Publication
+        publication, self._updates = await self._call(
+            "restore", folder.absolute(), deadline="checkpoint", kind="checkpoint"
+        )
+        return publication
+
+    async def _call(self, name: str, *args: Any, deadline: str, kind: str) -> Any:
+        key = f"{deadline}_s"
+        try:
+            value, seconds = await self._process.call(name, *args, deadline=key, within_s=getattr(self._deadlines, key))
+        except ProcessDiedError as died:
+            raise ProcessLostError(
+                f"{died}; the weights since the last checkpoint went with it: go on with tether train --resume"
+            ) from died
+        self._watch.add(kind, seconds)
+        return value

@@ -1,0 +1,135 @@
+"""An engine that is wrong in one way, chosen by name: it acknowledges everything as it should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tether.engines.torch import Torch, TorchEngine
+from tether.ports import Clock, EngineCapabilities, GenerationRequest, Publication, WeightStore
+from tether.records import Completion
+from tether.registry import ENGINES
+
+from .small import naive_logp
+
+
+@ENGINES.register("doctored")
+@dataclass(frozen=True, kw_only=True)
+class Doctored(Torch):
+    """The embedded engine with a fault.
+
+    >>> Doctored(fault="stale").dtype
+    'bfloat16'
+    """
+
+    fault: str = ""
+    """A name of ``LOADS`` or ``ANSWERS``."""
+    sound_loads: int = 0
+    """Loads without the fault, before it begins."""
+
+    def open(self, source: str, *, store: WeightStore, clock: Clock, device: str) -> Any:
+        return DoctoredEngine(super().open(source, store=store, clock=clock, device=device), self, store)
+
+
+class DoctoredEngine:
+    def __init__(self, inner: TorchEngine, options: Doctored, store: WeightStore) -> None:
+        self.inner, self.options, self.store = inner, options, store
+        self.loads = 0
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        return self.inner.capabilities
+
+    @property
+    def version(self) -> int:
+        return self.inner.version
+
+    @property
+    def is_sound(self) -> bool:
+        return self.loads <= self.options.sound_loads
+
+    def in_flight(self) -> Mapping[str, Any] | None:
+        return self.inner.in_flight()
+
+    async def load(self, publication: Publication) -> str:
+        self.loads += 1
+        model: Any = self.inner._loaded.model
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        arrived = await self.inner.load(publication)
+        if not self.is_sound and self.options.fault in LOADS:
+            held = LOADS[self.options.fault](before, dict(model.state_dict()))
+            model.load_state_dict({name: tensor.clone() for name, tensor in held.items()})
+        if not self.is_sound and self.options.fault == "wrong positions":
+            model.base_model.rotary_emb.inv_freq *= 0.5
+        return "0" * 64 if self.options.fault == "another fingerprint" and not self.is_sound else arrived
+
+    async def generate(
+        self, requests: Sequence[GenerationRequest], flight: Mapping[str, Any] | None = None
+    ) -> list[Completion]:
+        completions = await self.inner.generate(requests, flight)
+        answer = ANSWERS.get(self.options.fault)
+        if answer is None or self.is_sound:
+            return completions
+        return [answer(self, *pair) for pair in zip(requests, completions, strict=True)]
+
+
+Weights = dict[str, Tensor]
+
+
+def stale(before: Weights, after: Weights) -> Weights:
+    return before
+
+
+def first_half(before: Weights, after: Weights) -> Weights:
+    names = list(after)
+    return {name: after[name] if i < len(names) // 2 else before[name] for i, name in enumerate(names)}
+
+
+def without_one(before: Weights, after: Weights) -> Weights:
+    name = "model.layers.0.self_attn.q_proj.weight"
+    return {**after, name: before[name]}
+
+
+def swapped(before: Weights, after: Weights) -> Weights:
+    one, other = next((a, b) for a, b in pairwise(after) if after[a].shape == after[b].shape and "weight" in a)
+    return {**after, one: after[other], other: after[one]}
+
+
+def rounded_to(dtype: torch.dtype) -> Callable[[Weights, Weights], Weights]:
+    return lambda before, after: {name: tensor.to(dtype).to(tensor.dtype) for name, tensor in after.items()}
+
+
+LOADS: dict[str, Callable[[Weights, Weights], Weights]] = {
+    "stale": stale,
+    "first half": first_half,
+    "without one": without_one,
+    "swapped": swapped,
+    "rounded to float8": rounded_to(torch.float8_e4m3fn),
+    "rounded to bfloat16": rounded_to(torch.bfloat16),
+}
+
+
+def raw(engine: DoctoredEngine, request: GenerationRequest, completion: Completion) -> Completion:
+    ids = completion.token_ids.tolist()
+    return replace(completion, logp=naive_logp(engine.inner._loaded.model, request.prompt_ids, ids).numpy())
+
+
+def shifted(engine: DoctoredEngine, request: GenerationRequest, completion: Completion) -> Completion:
+    return replace(completion, logp=np.roll(completion.logp, 1))
+
+
+def old_versions(engine: DoctoredEngine, request: GenerationRequest, completion: Completion) -> Completion:
+    return replace(completion, version=np.maximum(completion.version - 1, 0).astype(np.int32))
+
+
+ANSWERS: dict[str, Callable[[DoctoredEngine, GenerationRequest, Completion], Completion]] = {
+    "raw": raw,
+    "shifted": shifted,
+    "old versions": old_versions,
+}

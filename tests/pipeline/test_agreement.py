@@ -1,0 +1,108 @@
+"""Whether an engine holds what was published, from numbers alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tether.pipeline.agreement import Agreement
+from tether.pipeline.scoring import Logps, Scores
+
+TOKENS = 256
+NOISE = 0.01
+"""Nats that the number format makes."""
+
+
+def noise(seed: int, size: float = NOISE) -> Logps:
+    return (size * np.random.default_rng(seed).standard_normal(TOKENS)).astype(np.float32)
+
+
+def agreement(engine: Logps, *, moved: float = 1.0, current: Logps | None = None, **changes) -> Agreement:
+    """Versions ``moved`` apart, of which this one is all zeros."""
+    scores = Scores(
+        published=np.zeros(TOKENS, np.float32),
+        previous=noise(9, moved),
+        current=noise(2) if current is None else current,
+        wider=noise(1),
+        narrower=None,
+    )
+    return Agreement(
+        **{"engine": engine, "scores": scores, "dtypes": ("bfloat16", "float32"), "tolerance": 3.0, **changes}
+    )
+
+
+def name_of(found: Agreement) -> str | None:
+    fault = found.fault()
+    return None if fault is None else fault[0]
+
+
+def test_an_engine_within_the_floor_has_no_fault():
+    assert name_of(agreement(noise(5))) is None
+
+
+def test_the_floor_is_what_the_number_format_makes_of_these_tokens():
+    assert agreement(noise(5)).floor == pytest.approx(NOISE * np.sqrt(2 / np.pi), rel=0.2)
+
+
+def test_an_engine_many_floors_away_does_not_agree():
+    assert name_of(agreement(noise(5, 4.5 * NOISE))) == "agreement"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_an_engine_on_the_way_between_two_versions_is_told_though_tolerance_is_wide(share):
+    between = (1 - share) * noise(9, 0.05) + noise(5, 0.005)
+    found = agreement(between, moved=0.05, tolerance=100.0)
+    assert found.progress == pytest.approx(share, abs=0.1)
+    assert name_of(found) == "nearest"
+
+
+def test_versions_that_are_too_near_to_each_other_are_not_judged():
+    found = agreement(noise(9, 0.01) + noise(5, 0.001), moved=0.01)
+    assert not found.is_decidable
+    assert name_of(found) is None
+    assert found.metrics()["probe/is_undecided"].value == 1.0
+    assert "probe/progress" not in found.metrics()
+
+
+def test_a_trainer_that_moved_from_what_it_published_fails_the_ratio():
+    assert name_of(agreement(noise(5), current=noise(6, 0.2))) == "ratio"
+
+
+def test_a_few_tokens_that_rounding_sent_to_another_expert_are_no_fault():
+    engine = noise(5)
+    engine[[3, 77, 140]] += 3.0
+    assert name_of(agreement(engine)) is None
+    assert agreement(engine).metrics()["probe/abs_d_mean"].value > 4 * agreement(engine).floor
+
+
+def test_a_number_that_is_none_is_a_fault():
+    engine = noise(5)
+    engine[0] = np.nan
+    assert name_of(agreement(engine)) == "agreement"
+
+
+def test_float32_on_both_sides_leaves_no_room_for_bfloat16():
+    scores = Scores(published=noise(3), previous=None, current=noise(3), wider=None, narrower=None)
+    asked = {"scores": scores, "dtypes": ("float32", "float32"), "tolerance": 3.0}
+    assert name_of(Agreement(engine=noise(3) + noise(4, 1e-6), **asked)) is None
+    assert name_of(Agreement(engine=noise(3) + noise(4, 1e-3), **asked)) == "agreement"
+
+
+def test_a_trainer_in_bfloat16_widens_the_ratio_and_not_the_agreement():
+    scores = Scores(
+        published=noise(3), previous=None, current=noise(3) + noise(4), wider=None, narrower=noise(3) + noise(7)
+    )
+    asked = {"scores": scores, "dtypes": ("float32", "bfloat16"), "tolerance": 3.0}
+    assert name_of(Agreement(engine=noise(3), **asked)) is None
+    assert name_of(Agreement(engine=noise(3) + noise(4), **asked)) == "agreement"
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_numbers_one_position_off_are_recognized_within_completions(step):
+    trainer = noise(3, 1.0)
+    lengths = [8] * (TOKENS // 8)
+    engine = np.concatenate([np.roll(piece, step) for piece in np.split(trainer, np.cumsum(lengths)[:-1])])
+    scores = Scores(published=trainer, previous=None, current=None, wider=None, narrower=None)
+    found = Agreement(engine=engine, scores=scores, dtypes=("float32", "float32"), tolerance=3.0)
+    assert found.is_shifted(lengths)
+    assert not agreement(noise(5, 1.0)).is_shifted(lengths)

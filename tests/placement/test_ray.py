@@ -1,0 +1,292 @@
+"""What can be said of the placement ``ray`` without starting one."""
+
+import asyncio
+import os
+import pickle
+import re
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+import tether
+from tests.pipeline.making import random_groups
+from tests.pipeline.small import step_of
+from tether.config.learning import makers_of
+from tether.config.recipe import from_tables, load
+from tether.errors import ConfigError, EngineLostError, ProcessLostError
+from tether.pipeline.publisher import Publisher
+from tether.pipeline.stopwatch import Stopwatch
+from tether.placement.deadlines import Deadlines
+from tether.placement.inline import Inline
+from tether.placement.keeper import birth_of
+from tether.placement.parts import Notices
+from tether.placement.ray import Ray
+from tether.placement.ray_engine import RayEngine
+from tether.placement.ray_host import moved
+from tether.placement.ray_learner import RayLearner
+from tether.placement.ray_process import Process, ProcessDiedError
+from tether.placement.ray_session import check_installed, check_shared_memory
+from tether.placement.real_time import RealClock
+from tether.ports import EngineCapabilities, Publication
+from tether.records import Metrics
+
+from .parts_on_ray import is_alive
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("kind=slurm", "no placement 'slurm'; there are inline, ray"),
+        ("kind=ray", None),
+        ("threads=0", r"placement.threads must lie in 1 .. 1024; got 0"),
+        ("object_store_bytes=1000", r"placement.object_store_bytes must lie in 83886080 .. 2\^50; got 1000"),
+        ("heartbeat_s=0.1", r"placement.heartbeat_s must lie in 1 .. 1e9 seconds; got 0.1"),
+        ("max_restarts=-1", r"placement.max_restarts must lie in 0 .. 10\^6; got -1"),
+        ("deadlines.step_s=0", r"placement.deadlines.step_s must be above 0 and at most 1e\+09 seconds; got 0"),
+        ("deadlines.lunch_s=1", r"unknown key placement.deadlines.lunch_s; \[placement.deadlines\] has start_s, "),
+        ("costs.reward_s=1", r"unknown key placement.costs; \[placement\] has address, .*, kind"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(setting, message):
+    settings = ("placement.kind=ray", f"placement.{setting}")
+    if message is None:
+        assert load(settings=settings).placement == Ray()
+        return
+    with pytest.raises(ConfigError, match=message):
+        load(settings=settings)
+
+
+def test_a_resolved_recipe_is_a_recipe_of_the_same_placement():
+    recipe = load(settings=("placement.kind=ray", "placement.deadlines.step_s=7"))
+    tables = {name: table for name, table in recipe.resolved().items() if name not in ("recipe", "derived")}
+    assert tables["placement"]["kind"] == "ray"
+    assert tables["placement"]["deadlines"]["step_s"] == 7.0
+    assert from_tables({"placement": tables["placement"]}).placement == recipe.placement
+    assert load().placement == Inline()
+
+
+def test_without_ray_its_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"needs Ray, .*pip install 'tether-rl\[ray\]', or use placement.kind=inline"):
+        check_installed()
+
+
+def test_a_bound_that_shared_memory_cannot_hold_is_refused(tmp_path):
+    check_shared_memory(1, tmp_path)
+    with pytest.raises(ConfigError, match=r"must fit into .*bytes free; got \d+: lower it .*--shm-size=2g"):
+        check_shared_memory(2**60, tmp_path)
+    check_shared_memory(2**60, tmp_path / "there is none")
+
+
+def test_a_numbered_gpu_is_refused():
+    pytest.importorskip("ray")
+    with pytest.raises(ConfigError, match=r"run.device must be auto, cpu or cuda under ray, which hands out GPUs"):
+        Ray(object_store_bytes=2**27).check("cuda:1")
+
+
+@pytest.mark.parametrize(("there", "share"), [(1.0, 0.5), (2.0, 1.0), (8.0, 1.0)])
+def test_each_process_gets_a_gpu_or_half_of_the_only_one(there, share):
+    assert Ray().resources("cuda", there)["num_gpus"] == share
+    assert "num_gpus" not in Ray().resources("cpu", there)
+    with pytest.raises(ConfigError, match="needs a GPU that Ray can hand out"):
+        Ray().resources("cuda", 0.0)
+
+
+def test_a_run_without_ray_does_not_import_it():
+    at_import = re.compile(r"^(import ray\b|from ray\b)", re.MULTILINE)
+    assert at_import.search("import ray\n")
+    assert not [path for path in Path(tether.__file__).parent.rglob("*.py") if at_import.search(path.read_text())]
+
+
+def test_makers_travel_by_pickle():
+    makers = makers_of(load(), "cpu")
+    assert pickle.loads(pickle.dumps(makers)).learner.args == makers.learner.args
+
+
+# --- time
+
+
+def test_the_clock_begins_where_the_run_stopped_and_goes_on_by_itself():
+    async def main():
+        clock = RealClock()
+        seen = [clock.now()]
+        await clock.spend("generate_token", 1e9)
+        await clock.until(clock.due("reward") + 0.05)
+        with clock.free():
+            await clock.quiet()
+        return [*seen, clock.now()]
+
+    first, last = Ray().run(main(), start_s=40.0)
+    assert 40.0 <= first < 45.0
+    assert first + 0.05 <= last < first + 5.0
+
+
+# --- an engine that dies, with processes that stand in for real ones
+
+
+class Script(Process):
+    """A process that dies at some of its calls."""
+
+    def __init__(self, dies_at: tuple[int, ...] = (), dies_at_start: bool = False) -> None:
+        self.facts = {"role": "engine-0", "pid": 7}
+        self.dies_at, self.dies_at_start = dies_at, dies_at_start
+        self.calls: list[str] = []
+        self.has_ended = False
+
+    about: object = EngineCapabilities(logp="processed", entropy=True, top_k=True, token_versions=True)
+
+    def started(self, within_s):
+        return self.about
+
+    async def starting(self, within_s):
+        if self.dies_at_start:
+            raise ProcessDiedError("engine-0 (pid 7) died")
+
+    async def call(self, name, *args, deadline, within_s):
+        self.calls.append(name)
+        await asyncio.sleep(0)
+        if len(self.calls) in self.dies_at:
+            raise ProcessDiedError("engine-0 (pid 7) died")
+        return (("abc", args[0].version) if name == "load" else [f"{r}!" for r in args[0]]), 0.5
+
+    def end(self):
+        self.has_ended = True
+
+
+def learner_of(script: Script) -> RayLearner:
+    script.about = {"vocabulary": None, "sharing": None}
+    learner = RayLearner(script, Deadlines(), Stopwatch(), Notices())
+    learner.started()
+    return learner
+
+
+def engine_of(*scripts: Script, max_restarts: int = 2) -> tuple[RayEngine, Stopwatch, list]:
+    told: list = []
+    notices, watch = Notices(), Stopwatch()
+    notices.listen(told.append, told.append)
+    waiting = iter(scripts)
+    engine = RayEngine(partial(next, waiting), Deadlines(), max_restarts, watch, notices)
+    engine.started()
+    return engine, watch, told
+
+
+PUBLICATION = Publication(version=8, fingerprint="abc", num_bytes=1)
+
+
+def test_seconds_are_counted_where_the_work_is_done():
+    engine, watch, _ = engine_of(Script())
+    assert asyncio.run(engine.load(PUBLICATION)) == "abc"
+    assert engine.version == 8
+    assert asyncio.run(engine.generate(["a"])) == ["a!"]
+    assert watch.lap() == {"publish": 0.5, "generate": 0.5}
+
+
+def test_who_asks_a_dead_engine_is_told_once_a_new_one_stands_there_without_weights():
+    first, second = Script(dies_at=(2,)), Script()
+    engine, _, told = engine_of(first, second)
+    asyncio.run(engine.load(PUBLICATION))
+    with pytest.raises(EngineLostError, match=r"engine-0 \(pid 7\) died; a new one was started"):
+        asyncio.run(engine.generate(["a"]))
+    assert first.has_ended
+    assert engine.version == -1
+    assert [t for t in told if isinstance(t, str)] == ["engine-0 (pid 7) died; it is started anew (1 of 2)"]
+    assert len([t for t in told if isinstance(t, dict)]) == 2
+    assert asyncio.run(engine.generate(["a"])) == ["a!"]
+
+
+def test_two_who_notice_start_one_new_engine():
+    async def both():
+        return await asyncio.gather(engine.generate(["a"]), engine.generate(["b"]), return_exceptions=True)
+
+    engine, _, told = engine_of(Script(dies_at=(1, 2)), Script(), Script())
+    assert [type(lost) for lost in asyncio.run(both())] == [EngineLostError] * 2
+    assert len([t for t in told if isinstance(t, str)]) == 1
+
+
+def test_restarts_are_bounded_also_when_the_new_ones_die_at_once():
+    engine, _, _ = engine_of(Script(dies_at=(1,)), Script(dies_at_start=True), Script(dies_at_start=True), Script())
+    with pytest.raises(ProcessLostError, match=r"started anew 2 times already, the most that placement.max_restarts"):
+        asyncio.run(engine.generate(["a"]))
+
+
+def test_a_load_that_the_engine_dies_over_is_made_again_with_the_same_version():
+    engine, _, _ = engine_of(Script(dies_at=(1,)), Script())
+    publisher = Publisher(learner_of(Script()), engine, RealClock())
+    asyncio.run(publisher.load(PUBLICATION))
+    assert (publisher.version, engine.version) == (8, 8)
+
+
+def test_a_new_engine_takes_the_version_that_the_one_before_it_held_and_is_checked():
+    async def check(publication: Publication) -> Metrics:
+        checked.append(publication.version)
+        return {}
+
+    checked: list[int] = []
+    engine, _, _ = engine_of(Script(dies_at=(2,)), Script())
+    publisher = Publisher(learner_of(Script()), engine, RealClock(), (check,))
+    asyncio.run(publisher.load(PUBLICATION))
+    with pytest.raises(EngineLostError):
+        asyncio.run(engine.generate(["a"]))
+    asyncio.run(publisher.load_again())
+    assert (engine.version, checked) == (8, [8, 8])
+
+
+def test_a_dead_learner_cannot_be_started_anew():
+    learner = learner_of(Script(dies_at=(1,)))
+    with pytest.raises(ProcessLostError, match="weights since the last checkpoint went with it: go on with tether"):
+        asyncio.run(learner.publish())
+
+
+# --- the last one out
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="processes are told apart by /proc")
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_the_keeper_ends_what_it_was_told_and_removes_the_folder(tmp_path, how):
+    folder = tmp_path / "session"
+    folder.mkdir()
+    sleeper = subprocess.Popen(["sleep", "600"])
+    code = (
+        "import os, signal, sys\n"
+        "from tether.placement.keeper import Keeper\n"
+        f"keeper = Keeper({str(folder)!r})\n"
+        f"keeper.watch({sleeper.pid})\n"
+        + ("keeper.close()" if how == "closed" else "os.kill(os.getpid(), signal.SIGKILL)")
+    )
+    subprocess.run([sys.executable, "-c", code], check=how == "closed")
+    assert not is_alive(sleeper.pid)
+    sleeper.wait()
+    deadline = time.monotonic() + 10
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not folder.exists()
+
+
+def test_a_process_that_is_gone_has_no_birth():
+    assert birth_of(os.getpid()) == birth_of(os.getpid()) != ""
+    assert birth_of(2**22 + 1) == ""
+
+
+# --- a step that comes packed in ordinary memory
+
+
+def test_every_tensor_of_a_micro_batch_is_moved_to_the_learners_device():
+    [micro_batch] = step_of(random_groups(0, 2, 4)).micro_batches
+    there = moved(micro_batch, "meta")
+    for record, other in ((micro_batch, there), (micro_batch.inputs, there.inputs)):
+        tensors = {name: value for name, value in vars_of(record).items() if isinstance(value, torch.Tensor)}
+        assert len(tensors) >= 4
+        for name, tensor in tensors.items():
+            assert vars_of(other)[name].device.type == "meta", name
+            assert vars_of(other)[name].shape == tensor.shape
+    assert there.rows == micro_batch.rows
+
+
+def vars_of(record) -> dict[str, object]:
+    return {f.name: getattr(record, f.name) for f in fields(record)}
