@@ -13,7 +13,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev train test lint types layers unit test-long format bench clean
+.PHONY: help install install-dev train test lint types layers unit test-long format bench bench-trl pictures clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -44,7 +44,10 @@ format: install-dev ## Rewrite the code as `make lint` wants it
 	$(BIN)/ruff format
 
 bench: install ## The benchmarks; each prints a ratio
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+pictures: install ## The README's pictures of a run: make pictures RUN=runs/...
+	$(BIN)/python docs/pictures.py $(RUN)
 
 install: $(VENV)/.installed ## .venv with tether
 install-dev: $(VENV)/.installed-dev ## .venv with tether and the development extra

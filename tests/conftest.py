@@ -13,6 +13,15 @@ hypothesis.settings.register_profile("tether", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tether")
 
 
+@pytest.fixture(scope="session")
+def ray_here():
+    """A Ray that every placement opened meanwhile uses: it takes seconds to start."""
+    from tether.placement.ray_session import session
+
+    with session("", num_cpus=4, object_store_bytes=100 * 2**20) as here:
+        yield here
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     """Tests are small: a second thread costs more than it brings, and changes the order of sums."""

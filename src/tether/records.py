@@ -107,7 +107,7 @@ class Event:
     """One line of ``events.jsonl``."""
 
     event: str
-    """What happened: ``start``, ``step``, ``skip``, ``eval``, ``warn``, ``finish``, ``fail``."""
+    """What happened: ``start``, ``check``, ``step``, ``skip``, ``eval``, ``warn``, ``finish``, ``fail``."""
     step: int
     """Batches consumed so far."""
     version: int

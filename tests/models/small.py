@@ -4,23 +4,23 @@ from pathlib import Path
 
 import torch
 
-from tether.models import tiny_moe
 from tether.models.loading import LoadedModel, pin_experts
+from tether.models.tiny import CONTEXT, build_moe, build_tokenizer
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "head_dim": 8, "moe_intermediate_size": 8, "num_experts": 4}
 
 
 def small(**changes) -> LoadedModel:
     torch.manual_seed(0)
-    model = tiny_moe.build_model(**SHAPE, **changes)
+    model = build_moe(**SHAPE, **changes)
     pin_experts(model)
     return LoadedModel(
         model=model.eval(),
-        tokenizer=tiny_moe.build_tokenizer(),
+        tokenizer=build_tokenizer(),
         source="small",
         eos_ids=(1,),
         pad_id=0,
-        context=tiny_moe.CONTEXT,
+        context=CONTEXT,
     )
 
 

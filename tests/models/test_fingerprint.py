@@ -1,5 +1,7 @@
 """One fingerprint for the same bytes, another for any change."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,3 +63,27 @@ def test_names_and_values_cannot_run_into_each_other():
 def test_gradients_scalars_and_not_a_number_are_no_obstacle():
     tensor = torch.tensor(float("nan"), requires_grad=True)
     assert fingerprint({"w": tensor}) == fingerprint({"w": tensor.detach().clone()})
+
+
+def test_threads_do_not_matter(monkeypatch):
+    tensors = {"a": torch.arange(300.0), "b": torch.ones(7, dtype=torch.bfloat16), "c": torch.zeros(0)}
+    alone = fingerprint(tensors)
+    monkeypatch.setattr("tether.models.fingerprint.WORTH_A_THREAD", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    started = []
+    pool = ThreadPoolExecutor
+    monkeypatch.setattr("tether.models.fingerprint.ThreadPoolExecutor", lambda n: started.append(n) or pool(n))
+    assert fingerprint(tensors) == alone
+    assert started == [3]
+
+
+def test_a_tensor_with_two_names_is_two_equal_tensors():
+    one = torch.arange(4.0)
+    assert fingerprint({"a": one, "b": one}) == fingerprint({"a": one, "b": one.clone()})
+    assert fingerprint({"a": one, "b": one}) != fingerprint({"a": one})
+
+
+def test_a_name_cannot_pose_as_two():
+    one = torch.ones(1)
+    line = '", "torch.float32", [1], "'
+    assert fingerprint({f"a{line}": one}) != fingerprint({"a": one})

@@ -39,7 +39,9 @@ def test_embedded_folder_and_hub_name_are_told_apart(folder, monkeypatch):
 
 @pytest.mark.parametrize("source", ["tiny-mow", "/no/such/folder", "./missing/model", "a/b/c", ""])
 def test_what_is_neither_lists_the_embedded_names_and_the_ways_out(source):
-    with pytest.raises(ModelError, match=r"embedded is tiny-moe; or give a folder that exists, or a hub name such as"):
+    with pytest.raises(
+        ModelError, match=r"are tiny-moe, tiny-dense, .*; or give a folder that exists, or a hub name such as"
+    ):
         resolve_source(source)
 
 

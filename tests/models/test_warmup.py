@@ -12,10 +12,11 @@ from tether.errors import ModelError
 from tether.models import warmup
 from tether.models.fingerprint import fingerprint
 from tether.models.loading import load_model
-from tether.models.warmup import batch, exam, respond, run_warmup
+from tether.models.warmup import WarmupOptions, batch, exam, respond, run_warmup
 from tether.tasks.arithmetic import Arithmetic, Pupil
+from tether.tasks.lessons import Course
 
-EASY = Pupil(task=Arithmetic(min_operations=2, max_operations=3), unsure=0.0)
+EASY = Course(Pupil(task=Arithmetic(min_operations=2, max_operations=3), unsure=0.0))
 
 
 @pytest.fixture
@@ -49,20 +50,20 @@ def test_padding_does_not_change_what_comes_before_it():
 def test_same_seed_same_weights_and_another_seed_others(tmp_path, brief):
     marks = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        run_warmup(out=tmp_path / name, lessons=EASY, seed=seed, steps=3)
+        run_warmup(EASY, WarmupOptions(seed=seed, steps=3), out=tmp_path / name)
         marks.append(fingerprint(load_model(str(tmp_path / name)).model.state_dict()))
     assert marks[0] == marks[1] != marks[2]
 
 
 def test_global_random_state_is_left_alone(tmp_path, brief):
     before = torch.random.get_rng_state()
-    run_warmup(out=tmp_path / "m", lessons=EASY, steps=1)
+    run_warmup(EASY, WarmupOptions(steps=1), out=tmp_path / "m")
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_result_progress_and_card_say_what_happened(tmp_path, brief):
     seen = []
-    result = run_warmup(out=tmp_path / "m", lessons=EASY, steps=4, progress=seen.append)
+    result = run_warmup(EASY, WarmupOptions(steps=4), out=tmp_path / "m", progress=seen.append)
     assert [p.step for p in seen] == [1, 2, 3, 4]
     assert [p.marks is not None for p in seen] == [False, True, False, True]
     assert (result.num_steps, result.is_reached, result.num_parameters) == (4, False, 372_352)
@@ -72,20 +73,25 @@ def test_result_progress_and_card_say_what_happened(tmp_path, brief):
 def test_it_stops_at_the_first_exam_that_is_good_enough(tmp_path, brief, monkeypatch):
     given = iter([(0.9, 0.5), (0.2, 1.0), (0.3, 1.0), (0.3, 1.0), (0.2, 1.0)])
     monkeypatch.setattr(warmup, "exam", lambda *_, **__: warmup.Marks(*next(given)))
-    result = run_warmup(out=tmp_path / "m", lessons=EASY, steps=20, target=0.25)
+    result = run_warmup(EASY, WarmupOptions(steps=20, target=0.25), out=tmp_path / "m")
     assert (result.num_steps, result.is_reached) == (6, True)
 
 
 @pytest.mark.parametrize(("steps", "target"), [(0, 0.25), (5, 0.0), (5, 1.0)])
-def test_settings_that_make_no_sense_are_refused(tmp_path, steps, target):
+def test_settings_that_make_no_sense_are_refused(steps, target):
     with pytest.raises(ModelError, match="steps >= 1 and a target between 0 and 1"):
-        run_warmup(out=tmp_path / "m", lessons=EASY, steps=steps, target=target)
+        WarmupOptions(steps=steps, target=target)
+
+
+def test_unknown_model_is_refused_with_the_names_there_are():
+    with pytest.raises(ModelError, match=r"no embedded model 'tiny-mow'; there are tiny-moe, tiny-dense, "):
+        WarmupOptions(model="tiny-mow")
 
 
 def test_folder_in_use_is_refused_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(warmup, "new_model", lambda: pytest.fail("worked first"))
+    monkeypatch.setattr(warmup, "new_model", lambda _: pytest.fail("worked first"))
     with pytest.raises(ModelError, match="exists"):
-        run_warmup(out=tmp_path, lessons=EASY, steps=1)
+        run_warmup(EASY, WarmupOptions(steps=1), out=tmp_path)
 
 
 def test_responses_do_not_depend_on_the_company_when_greedy():
@@ -106,6 +112,18 @@ def test_command_ends_with_one_line_of_figures_and_says_that_the_target_was_miss
     result = CliRunner().invoke(command, ["--out", str(tmp_path / "m"), "--steps", "2", "--target", "0.99"])
     assert result.exit_code == 0, result.output
     lines = result.output.strip().splitlines()
-    assert lines[-2] == "target 0.99 not reached in 2 updates"
+    assert lines[-2] == "target 0.99, with 99% of the answers well-formed, not reached in 2 updates"
     assert lines[-1].startswith(f"{tmp_path / 'm'}: 372,352 parameters, 2 updates, accuracy at temperature 1 0.")
     assert load_model(str(tmp_path / "m")).eos_ids == (1,)
+
+
+def test_command_makes_the_model_that_is_named_and_teaches_it_its_own_task(tmp_path, brief):
+    result = CliRunner().invoke(
+        command, ["--model", "tiny-dense-sorting", "--out", str(tmp_path / "m"), "--steps", "1"]
+    )
+    assert result.exit_code == 0, result.output
+    assert load_model(str(tmp_path / "m")).model.config.model_type == "qwen3"
+    card = (tmp_path / "m" / "README.md").read_text()
+    assert card.splitlines()[6] == "# tiny-dense-sorting"
+    assert "lists of 3 to 10 digits" in card
+    assert "`tether warmup --model tiny-dense-sorting`" in card

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tether.errors import ConfigError
-from tether.models.tiny_moe import ALPHABET
+from tether.models.tiny import ALPHABET
 from tether.registry import TASKS
 from tether.rewards.exact import last_value
-from tether.tasks.arithmetic import Arithmetic, Pupil, is_heldout
+from tether.tasks.arithmetic import Arithmetic, Pupil
+from tether.tasks.splits import is_heldout
 from tether.tasks.task import Task
 
 SEEDS = st.integers(0, 2**31)
@@ -82,12 +83,6 @@ def test_every_length_and_every_result_occurs():
     assert all(results.count(str(value)) > 80 for value in range(7))
 
 
-def test_held_out_is_one_text_in_eight():
-    source = random.Random(0)
-    texts = [str(source.random()) for _ in range(4000)]
-    assert 400 < sum(map(is_heldout, texts)) < 600
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -122,16 +117,14 @@ def test_task_is_found_by_its_name():
 def test_pupil_without_doubts_writes_the_demonstration(seed, index):
     pupil = Pupil(task=Arithmetic(), unsure=0.0)
     problem = pupil.task.problem("train", seed, index)
-    assert pupil.lesson(seed, index) == (problem.text, problem.demonstration)
+    assert pupil.written(problem.text, random.Random(index)) == problem.demonstration
 
 
 @given(SEEDS, INDICES)
-def test_pupil_writes_the_right_form_and_teaches_the_train_split_only(seed, index):
+def test_pupil_writes_the_right_form(seed, index):
     pupil = Pupil(task=Arithmetic())
-    text, written = pupil.lesson(seed, index)
-    assert not is_heldout(text)
-    assert len(written) == len(pupil.task.problem("train", seed, index).demonstration)
-    assert is_heldout(pupil.exam(index)[0])
+    problem = pupil.task.problem("train", seed, index)
+    assert len(pupil.written(problem.text, random.Random(index))) == len(problem.demonstration)
 
 
 def test_pupil_errs_on_its_share_of_the_table_and_there_at_its_rate():

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from tether.errors import ModelError
+from tether.models.catalog import EMBEDDED, OBTAINABLE, folder_of
 from tether.models.finite import check_finite_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-EMBEDDED: Final[Mapping[str, Path]] = {"tiny-moe": Path(__file__).parent / "embedded" / "tiny_moe"}
-"""Models that come with the package: name and folder."""
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -29,19 +27,32 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
-    """A causal language model with all that a loop must know about its tokens."""
+class Vocabulary:
+    """What must be known of a model to write prompts for it and to read its answers; picklable, without weights."""
 
-    model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    source: str
-    """Where it was read from: an absolute folder, or a hub name."""
     eos_ids: tuple[int, ...]
     """Every id that ends a completion: the tokenizer's and the generation config's, sorted."""
     pad_id: int
     """What fills empty places of a batch; may equal an end-of-sequence id, so mask by place, never by value."""
     context: int
     """Most tokens of a sequence, prompt and completion together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel(Vocabulary):
+    """A causal language model with all that a loop must know about its tokens."""
+
+    model: PreTrainedModel
+    source: str
+    """Where it was read from: an absolute folder, or a hub name."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Everything but the model."""
+        return Vocabulary(
+            tokenizer=self.tokenizer, eos_ids=self.eos_ids, pad_id=self.pad_id, context=self.context
+        )
 
 
 def resolve_source(source: str) -> str:
@@ -53,18 +64,20 @@ def resolve_source(source: str) -> str:
     'Qwen/Qwen3-0.6B'
     >>> resolve_source("tiny-mow")
     Traceback (most recent call last):
-    tether.errors.ModelError: no model 'tiny-mow': embedded is tiny-moe; or give a folder that exists, or a hub name \
-such as org/name
+    tether.errors.ModelError: no model 'tiny-mow': embedded are tiny-moe, tiny-dense, tiny-moe-sorting, \
+tiny-dense-sorting; or give a folder that exists, or a hub name such as org/name
     """
     if source in EMBEDDED:
-        return str(EMBEDDED[source])
+        return str(folder_of(source))
     folder = Path(source).expanduser()
     if source and folder.is_dir():
         return str(folder.resolve())
     if _HUB_NAME.fullmatch(source):
         return source
+    if (name := folder.name) in OBTAINABLE:
+        raise ModelError(f"there is no model in {source!r} yet; make it once with: tether model {name} --out {source}")
     raise ModelError(
-        f"no model {source!r}: embedded is {', '.join(EMBEDDED)}; or give a folder that exists, "
+        f"no model {source!r}: embedded are {', '.join(EMBEDDED)}; or give a folder that exists, "
         f"or a hub name such as org/name"
     )
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tether.models.catalog import EMBEDDED
 
 _CARD = """\
 ---
@@ -13,30 +17,54 @@ pipeline_tag: text-generation
 
 # {name}
 
-A very small mixture-of-experts language model for experiments with reinforcement learning: Qwen3-MoE, 3 layers,
-hidden size 64, top-2 of 8 experts, tied embeddings, float32, one token a character. It comes with the package
-`tether-rl` and is made by `tether warmup`.
+{shape}
 
-It knows one thing: chains of arithmetic modulo 7, evaluated strictly from left to right, with every running value
-written out. `2+5+4-2*3=` is answered by `0,4,2,6` and the end-of-sequence token.
+{subject}
 
-It is meant to err. Its demonstrations came from a pupil who is unsure of 35 % of the operation table: there the
-right value is written with probability 0.4, and one wrong value, always the same, otherwise. So the model writes
-well-formed answers, is often wrong, and seldom thinks the right value impossible: what reinforcement learning needs.
-No held-out question was among the demonstrations.
+{errors}
 
 | what | figure |
 |---|---|
 {table}
 
-Limits: it has seen nothing but these chains of 4 to 10 operations. It is no use for anything but experiments.
+Limits: it has seen nothing but this. It is no use for anything but experiments.
 """
 
 
-def model_card(name: str, facts: Mapping[str, str]) -> str:
-    """The model card of a warmed-up ``tiny-moe``, with its figures.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Syllabus:
+    """What a model was taught, in words, for its card."""
 
-    >>> "| parameters | 372,352 |" in model_card("tiny-moe", {"parameters": "372,352"})
-    True
+    subject: str
+    """Continues "It knows one thing:", with an example."""
+    errors: str
+    """Continues "a pupil who": what the demonstrations get wrong, and how often."""
+
+
+def model_card(name: str, syllabus: Syllabus, facts: Mapping[str, str]) -> str:
+    """The model card of a warmed-up embedded model, with its figures.
+
+    >>> taught = Syllabus(subject="to count.", errors="skips 3 now and then.")
+    >>> card = model_card("tiny-dense", taught, {"parameters": "370,816"})
+    >>> "| parameters | 370,816 |" in card, "It knows one thing: to count." in card
+    (True, True)
     """
-    return _CARD.format(name=name, table="\n".join(f"| {what} | {figure} |" for what, figure in facts.items()))
+    return _CARD.format(
+        name=name,
+        shape=_paragraph(
+            f"A very small {EMBEDDED[name].architecture}, tied embeddings, float32, one token a character. It is meant "
+            f"for experiments with reinforcement learning, comes with the package `tether-rl` and is made by "
+            f"`tether warmup --model {name}`."
+        ),
+        subject=_paragraph(f"It knows one thing: {syllabus.subject}"),
+        errors=_paragraph(
+            f"It is meant to err. Its demonstrations came from a pupil who {syllabus.errors} So the model writes "
+            "well-formed answers, is often wrong, and seldom thinks the right token impossible: what reinforcement "
+            "learning needs. No held-out question was among the demonstrations."
+        ),
+        table="\n".join(f"| {what} | {figure} |" for what, figure in facts.items()),
+    )
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, width=119, break_long_words=False, break_on_hyphens=False)

@@ -15,6 +15,7 @@ from tether.core.rule import PolicyTokens
 from tether.errors import ModelError
 from tether.models.finite import check_finite_weights
 from tether.models.loading import LoadedModel
+from tether.models.sharing import PromptSharing, SharePrompt, attention_mask, sharing_of
 
 HEAD_TOLERANCE = 1e-3
 """Largest difference, relative to the largest logit, between our head and the model's own logits at load."""
@@ -24,16 +25,23 @@ HEAD_TOLERANCE = 1e-3
 class ModelInputs:
     """Rows padded on the right, and where in them the ``T`` sampled tokens are predicted.
 
-    With causal attention a token never sees what stands to its right, so right padding needs no attention mask.
+    A row is a prompt and one completion of it, or a prompt and several, one after the other. With one, causal attention
+    serves as it is: a token never sees what stands to its right, so padding needs no mask. With several, ``position``
+    and ``branch`` say where each token stands in its own sequence and what it sees; the first tokens of all are
+    predicted from the prompt's last position.
     """
 
     input_ids: Int64[Tensor, "B L"]
     row: Int64[Tensor, "T"]
     """Row of the position that predicts the token."""
     column: Int64[Tensor, "T"]
-    """Column of the position that predicts the token: one before the token's own."""
+    """Column of the position that predicts the token: that of the token before it in its own sequence."""
     ids: Int64[Tensor, "T"]
     """The sampled tokens."""
+    position: Int64[Tensor, "B L"] | None = None
+    """Place of each token in its own sequence; ``None`` where no row holds more than one completion."""
+    branch: Int64[Tensor, "B L"] | None = None
+    """0 in the prompt, 1, 2, ... in its completions, -1 in padding: a token sees the prompt and its own branch."""
 
 
 class Policy:
@@ -42,9 +50,16 @@ class Policy:
     Dropout is switched off: a ratio against the engine's numbers means nothing if the trainer rolls dice. Mixture
     models get no load-balance loss. At construction the hidden states and the output head are checked against the
     model's own logits, so that a model that does more to its logits than we know of is refused, not mistrained.
+
+    Args:
+        loaded: the model.
+        gradient_checkpointing: recompute layers in backward.
+        share_prompt: whether rows may hold several completions; ``on`` refuses a model that cannot.
     """
 
-    def __init__(self, loaded: LoadedModel, *, gradient_checkpointing: bool = False) -> None:
+    def __init__(
+        self, loaded: LoadedModel, *, gradient_checkpointing: bool = False, share_prompt: SharePrompt = "auto"
+    ) -> None:
         self.loaded = loaded
         self.model: nn.Module = loaded.model
         _without_dropout(self.model)
@@ -55,6 +70,7 @@ class Policy:
         self._head = _head_of(loaded)
         self._vocabulary = int(loaded.model.get_output_embeddings().weight.shape[0])
         _check_head(loaded, self._head)
+        self.sharing, self.apart_because = _sharing(loaded, share_prompt)
 
     @property
     def device(self) -> torch.device:
@@ -63,7 +79,13 @@ class Policy:
 
     def __call__(self, inputs: ModelInputs, *, temperature: float, entropy: Entropy = "detached") -> PolicyTokens:
         """Log-probability (float32, nats) and entropy of every sampled token, at the sampling temperature."""
-        hidden = self._backbone(input_ids=inputs.input_ids, use_cache=False).last_hidden_state
+        layout: dict[str, Tensor] = {}
+        if inputs.position is not None and inputs.branch is not None:
+            layout = {
+                "position_ids": inputs.position,
+                "attention_mask": attention_mask(self.loaded.model, inputs.branch),
+            }
+        hidden = self._backbone(input_ids=inputs.input_ids, use_cache=False, **layout).last_hidden_state
         picked: Float[Tensor, "T H"] = hidden[inputs.row, inputs.column]
         logp, h = sampled_logp(
             picked, inputs.ids, self._head, temperature=temperature, vocabulary=self._vocabulary, entropy=entropy
@@ -75,6 +97,21 @@ class Policy:
         weights = dict(self.model.state_dict())
         check_finite_weights(weights, "the model being trained")
         return weights
+
+
+def _sharing(loaded: LoadedModel, setting: SharePrompt) -> tuple[PromptSharing | None, str]:
+    """How the model shares prompts, or nothing and the reason."""
+    if setting == "off":
+        return None, "trainer.share_prompt is off"
+    try:
+        return sharing_of(loaded.model), ""
+    except ModelError as error:
+        if setting == "on":
+            raise ModelError(
+                f"trainer.share_prompt = on needs a model whose completions can share a row; {loaded.source!r} cannot: "
+                f"{error}; take auto or off"
+            ) from error
+        return None, str(error)
 
 
 def _without_dropout(model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Supervised pre-training of the embedded model: it learns the form of an answer, and part of the substance.
+"""Supervised pre-training of an embedded model: it learns the form of an answer, and part of the substance.
 
 What it is taught comes from above as ``Lessons``; they err on purpose, so that reinforcement learning finds something
 to teach and a signal to teach it with.
@@ -20,9 +20,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from tether.errors import ModelError
-from tether.models import tiny_moe
+from tether.models.catalog import EMBEDDED
 from tether.models.loading import LoadedModel, end_ids, pin_experts, save_model
-from tether.models.modelcard import model_card
+from tether.models.modelcard import Syllabus, model_card
+from tether.models.tiny import CONTEXT, build_tokenizer
 
 BATCH: Final = 64
 """Lessons an update."""
@@ -45,6 +46,11 @@ Lesson = tuple[str, str]
 @runtime_checkable
 class Lessons(Protocol):
     """What a model is taught and examined in; every method gives the same result for the same arguments."""
+
+    @property
+    def syllabus(self) -> Syllabus:
+        """All of it in words."""
+        ...
 
     def lesson(self, seed: int, index: int) -> Lesson:
         """A question of the training split and an answer to imitate."""
@@ -97,43 +103,62 @@ class WarmupResult:
     duration_s: float
 
 
-def run_warmup(
-    *,
-    out: Path,
-    lessons: Lessons,
-    seed: int = 0,
-    steps: int = 1000,
-    target: float = 0.25,
-    progress: Callable[[WarmupProgress], None] | None = None,
-) -> WarmupResult:
-    """Train a new ``tiny-moe`` until it knows enough, and write it to ``out``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmupOptions:
+    """Which model, and for how long."""
 
-    It stops at the first exam, one every 100 updates, with an accuracy at temperature 1 of at least ``target`` and
+    model: str = "tiny-moe"
+    """An embedded one, by name."""
+    seed: int = 0
+    """Of weights and lessons."""
+    steps: int = 1000
+    """Most updates."""
+    target: float = 0.25
+    """Held-out accuracy at temperature 1 to stop at."""
+
+    def __post_init__(self) -> None:
+        if self.model not in EMBEDDED:
+            raise ModelError(f"no embedded model {self.model!r}; there are {', '.join(EMBEDDED)}")
+        if self.steps < 1 or not 0 < self.target < 1:
+            raise ModelError(
+                f"a warm-up needs steps >= 1 and a target between 0 and 1; got {self.steps} and {self.target}"
+            )
+
+    def lr(self, step: int) -> float:
+        """Rises over 50 updates, stays, and falls to a twentieth over the last 40 % of the steps."""
+        falling = (self.steps - step) / (0.4 * self.steps)
+        return PEAK_LR * min(1.0, step / 50) * min(1.0, max(0.05, falling))
+
+
+def run_warmup(
+    lessons: Lessons, options: WarmupOptions, *, out: Path, progress: Callable[[WarmupProgress], None] | None = None
+) -> WarmupResult:
+    """Train a new model until it knows enough, and write it to ``out``.
+
+    It stops at the first exam, one every 100 updates, with an accuracy at temperature 1 of at least the target and
     99 % well-formed answers. It computes on one thread, so that the same seed gives the same weights, byte for byte,
     on machines with the same kind of processor; torch's global random state is left as it was.
     """
     if Path(out).exists():
         raise ModelError(f"a model is written to a new folder; {out} exists; choose another, or remove it")
-    if steps < 1 or not 0 < target < 1:
-        raise ModelError(f"a warm-up needs steps >= 1 and a target between 0 and 1; got {steps} and {target}")
     started = time.perf_counter()
     with _one_thread(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        loaded = new_model()
-        num_steps, is_reached = _train(loaded, lessons, _Plan(seed, steps, target), progress)
+        torch.manual_seed(options.seed)
+        loaded = new_model(options.model)
+        num_steps, is_reached = _train(loaded, lessons, options, progress)
         sampled = exam(loaded, lessons, count=FINAL_QUESTIONS, temperature=1.0)
         greedy = exam(loaded, lessons, count=FINAL_QUESTIONS, temperature=0.0)
     loaded.model.eval()
     num_parameters = sum(p.numel() for p in loaded.model.parameters())
     facts = {
         "parameters": f"{num_parameters:,}",
-        "updates": f"{num_steps} of {BATCH} lessons, seed {seed}, one thread",
+        "updates": f"{num_steps} of {BATCH} lessons, seed {options.seed}, one thread",
         "held-out accuracy, temperature 1": f"{sampled.right:.3f}",
         "held-out accuracy, greedy": f"{greedy.right:.3f}",
         "well-formed answers, temperature 1": f"{sampled.well_formed:.3f}",
     }
     return WarmupResult(
-        folder=save_model(loaded, out, card=model_card(tiny_moe.NAME, facts)),
+        folder=save_model(loaded, out, card=model_card(options.model, lessons.syllabus, facts)),
         num_parameters=num_parameters,
         num_steps=num_steps,
         accuracy=sampled.right,
@@ -155,54 +180,43 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def new_model() -> LoadedModel:
-    """An untrained ``tiny-moe``, from torch's global random state."""
-    model, tokenizer = tiny_moe.build_model(), tiny_moe.build_tokenizer()
+def new_model(name: str) -> LoadedModel:
+    """An untrained embedded model, from torch's global random state."""
+    model, tokenizer = EMBEDDED[name].build(), build_tokenizer()
     pin_experts(model)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
-        source=tiny_moe.NAME,
+        source=name,
         eos_ids=end_ids(tokenizer, model),
         pad_id=int(tokenizer.pad_token_id),
-        context=tiny_moe.CONTEXT,
+        context=CONTEXT,
     )
 
 
-class _Plan(NamedTuple):
-    seed: int
-    steps: int
-    target: float
-
-    def lr(self, step: int) -> float:
-        """Rises over 50 updates, stays, and falls to a twentieth over the last 40 % of the steps."""
-        falling = (self.steps - step) / (0.4 * self.steps)
-        return PEAK_LR * min(1.0, step / 50) * min(1.0, max(0.05, falling))
-
-
 def _train(
-    loaded: LoadedModel, lessons: Lessons, plan: _Plan, progress: Callable[[WarmupProgress], None] | None
+    loaded: LoadedModel, lessons: Lessons, options: WarmupOptions, progress: Callable[[WarmupProgress], None] | None
 ) -> tuple[int, bool]:
     """Updates made, and whether the target was reached."""
     model = loaded.model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.01)
-    for step in range(1, plan.steps + 1):
-        ids, labels = batch(loaded, [lessons.lesson(plan.seed, step * BATCH + i) for i in range(BATCH)])
+    for step in range(1, options.steps + 1):
+        ids, labels = batch(loaded, [lessons.lesson(options.seed, step * BATCH + i) for i in range(BATCH)])
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
         loss = functional.cross_entropy(logits.flatten(0, 1).float(), labels[:, 1:].flatten())
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = plan.lr(step)
+            group["lr"] = options.lr(step)
         optimizer.step()
         is_exam = step % CHECK_EVERY == 0
         marks = exam(loaded, lessons, count=CHECK_QUESTIONS, temperature=1.0) if is_exam else None
         if progress is not None:
-            progress(WarmupProgress(step=step, num_steps=plan.steps, loss=float(loss.detach()), marks=marks))
-        if marks is not None and marks.right >= plan.target and marks.well_formed >= WELL_FORMED:
+            progress(WarmupProgress(step=step, num_steps=options.steps, loss=float(loss.detach()), marks=marks))
+        if marks is not None and marks.right >= options.target and marks.well_formed >= WELL_FORMED:
             return step, True
-    return plan.steps, False
+    return options.steps, False
 
 
 def batch(loaded: LoadedModel, lessons: Sequence[Lesson]) -> tuple[Int64[Tensor, "B L"], Int64[Tensor, "B L"]]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from dataclasses import dataclass
 
 from tether.errors import ConfigError
+from tether.models.modelcard import Syllabus
 from tether.registry import TASKS
-from tether.rewards.exact import last_value
+from tether.tasks.splits import check_splittable, hash_number, is_heldout
 from tether.tasks.task import Problem, Split
 
-_HELDOUT_SHARE = 8  # one text in so many is held out
-_EXAM_SEED = 20_000  # far from the seeds of runs, so that an exam is not what a run is evaluated on
 _MOST_OPERATIONS = 1000
-_FEWEST_PROBLEMS = 100  # below it a split may hold nothing at all
 
 
 @TASKS.register("arithmetic")
@@ -59,11 +56,7 @@ class Arithmetic:
             raise ConfigError(f"max_operations must be at most {_MOST_OPERATIONS}; got {self.max_operations}")
         if not self.operators or set(self.operators) - set("+-*") or len(set(self.operators)) != len(self.operators):
             raise ConfigError(f"operators must be some of '+-*', each once; got {self.operators!r}")
-        if self.num_problems < _FEWEST_PROBLEMS:
-            raise ConfigError(
-                f"a task needs at least {_FEWEST_PROBLEMS} different problems to be split; these settings make "
-                f"{self.num_problems}; raise modulus or max_operations, or allow more operators"
-            )
+        check_splittable(self.num_problems, "problems", "raise modulus or max_operations, or allow more operators")
 
     @property
     def num_problems(self) -> int:
@@ -111,16 +104,6 @@ def apply(operator: str, left: int, right: int) -> int:
             return left * right
 
 
-def is_heldout(text: str) -> bool:
-    """Whether a text belongs to the held-out split: one in eight, by its SHA-256, the same on every machine."""
-    return _number(text) % _HELDOUT_SHARE == 0
-
-
-def _number(text: str) -> int:
-    """A number that looks random and is the same for the same text everywhere."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pupil:
     """Writes out chains with some mistakes: the demonstrations of a warm-up.
@@ -148,21 +131,20 @@ class Pupil:
         for operator, operand in zip(text[1:-1:2], text[2:-1:2], strict=True):
             entry = f"{value}{operator}{operand}"
             value = apply(operator, value, int(operand)) % modulus
-            if _number(f"unsure/{entry}") % 1000 < 1000 * self.unsure and source.random() >= self.skill:
-                value = (value + 1 + _number(f"wrong/{entry}") % (modulus - 1)) % modulus
+            if hash_number(f"unsure/{entry}") % 1000 < 1000 * self.unsure and source.random() >= self.skill:
+                value = (value + 1 + hash_number(f"wrong/{entry}") % (modulus - 1)) % modulus
             values.append(str(value))
         return ",".join(values)
 
-    def lesson(self, seed: int, index: int) -> tuple[str, str]:
-        """A question of the training split and what this pupil writes."""
-        text = self.task.problem("train", seed, index).text
-        return text, self.written(text, random.Random(f"pupil/{seed}/{index}"))
-
-    def exam(self, index: int) -> tuple[str, str]:
-        """A held-out question and its right answer."""
-        problem = self.task.problem("heldout", _EXAM_SEED, index)
-        return problem.text, problem.demonstration
-
-    def is_right(self, answer: str, response: str) -> bool:
-        """Whether the last values agree."""
-        return last_value(response) == last_value(answer)
+    @property
+    def syllabus(self) -> Syllabus:
+        """What a model learns from it."""
+        task, example = self.task, "2+5+4-2*3="
+        answer = ",".join(map(str, task.running_values(example)))
+        return Syllabus(
+            subject=f"chains of {task.min_operations} to {task.max_operations} operations of arithmetic modulo "
+            f"{task.modulus}, evaluated strictly from left to right, with every running value written out. "
+            f"`{example}` is answered by `{answer}` and the end-of-sequence token.",
+            errors=f"is unsure of {100 * self.unsure:g} % of the operation table: there the right value is written "
+            f"with probability {self.skill:g}, and one wrong value, always the same, otherwise.",
+        )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from tether.errors import DataError
 from tether.records import Prompt
-from tether.tasks.task import Split, Task
+from tether.tasks.task import Problem, Split, Task
 
 
 @runtime_checkable
@@ -19,12 +19,29 @@ class Encoder(Protocol):
         ...
 
 
+@runtime_checkable
+class ChatEncoder(Encoder, Protocol):
+    """A tokenizer that knows how a chat is written."""
+
+    @property
+    def chat_template(self) -> Any:
+        """The template, or None where the model has none."""
+        ...
+
+    def apply_chat_template(
+        self, conversation: list[dict[str, str]], *, add_generation_prompt: bool, tokenize: bool, return_dict: bool
+    ) -> Any:
+        """Ids of a chat up to where the model's turn begins; all specials are the template's."""
+        ...
+
+
 class PromptSource:
     """The prompts of one split of a task, by index.
 
     Args:
         task: with its name, which becomes part of every prompt's id.
-        encoder: the model's tokenizer; an end-of-sequence id that it appends is taken off again.
+        encoder: the model's tokenizer; an end-of-sequence id that it appends is taken off again. A problem that is
+            a chat needs one with a chat template, which is applied once and adds all specials itself.
         eos_ids: the model's end-of-sequence ids.
         room: most prompt tokens, that is, the context less ``max_tokens``.
     """
@@ -47,9 +64,7 @@ class PromptSource:
     def __call__(self, index: int) -> Prompt:
         """The prompt at an index; the same for the same split, seed and index."""
         problem = self._task.problem(self._split, self._seed, index)
-        ids = list(self._encoder.encode(problem.text))
-        while ids and ids[-1] in self._eos:
-            ids.pop()
+        ids = self._chat(problem) if problem.chat else self._plain(problem)
         name = f"{self._name}/{self._split}/{self._seed}/{index}"
         if not ids:
             raise DataError(f"prompt {name} has no tokens (text {problem.text!r}); an engine needs at least one")
@@ -60,3 +75,28 @@ class PromptSource:
                 "longer context"
             )
         return Prompt(id=name, text=problem.text, token_ids=tuple(ids), reference=problem.reference)
+
+    def _plain(self, problem: Problem) -> list[int]:
+        ids = list(self._encoder.encode(problem.text))
+        while ids and ids[-1] in self._eos:
+            ids.pop()
+        return ids
+
+    def _chat(self, problem: Problem) -> list[int]:
+        """The ids of the template itself: ``encode`` on its text would put a second set of specials in front."""
+        encoder = self._encoder
+        if not isinstance(encoder, ChatEncoder) or not encoder.chat_template:
+            raise DataError(
+                f"task {self._name!r} asks in the model's chat format, and this model has no chat template; "
+                "take a model that was tuned to chat, or set task.chat=false"
+            )
+        said = [{"role": "system", "content": problem.system}] if problem.system else []
+        said.append({"role": "user", "content": problem.text})
+        try:
+            ids = encoder.apply_chat_template(said, add_generation_prompt=True, tokenize=True, return_dict=False)
+        except Exception as error:  # a template is a program of the model's makers: it raises what it likes
+            raise DataError(
+                f"the chat template of this model refuses a prompt of task {self._name!r} with the roles "
+                f"{', '.join(turn['role'] for turn in said)}: {error}; leave out task.system, or set task.chat=false"
+            ) from error
+        return [int(token) for token in ids]

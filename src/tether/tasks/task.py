@@ -18,6 +18,10 @@ class Problem:
     """What the reward compares with; never shown to the policy."""
     demonstration: str
     """A right answer in full, without the end-of-sequence token. Only the warm-up reads it; empty where none exists."""
+    chat: bool = False
+    """Whether the text is what a user says in a chat: the prompt is then made by the model's own chat template."""
+    system: str = ""
+    """What the system says before it in a chat; empty: whatever the template puts there by itself."""
 
 
 @runtime_checkable
