@@ -3,8 +3,9 @@
 A run of the quickstart's recipe is metered while it goes on. Its floor is what any trainer must do: the models' forward
 passes, sampling, the backward pass, clipping the gradient and AdamW. All else is overhead: asking, judging, packing,
 the loss and its statistics, metrics, publications, the journal, the loops. Evaluation is off. The self-checks after
-each publication, which run the models themselves, are part of the step; a second run goes without them. A third takes
-a dense model of 7 million parameters, whose tensor work is larger and its bookkeeping the same.
+each publication, which run the models themselves, are part of the step, their passes part of the floor; a second run
+goes without them. A third takes a dense model of 7 million parameters, whose tensor work is larger and its bookkeeping
+the same.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from tether.records import Event
 GOAL = 1.15
 LAG = 8
 FLOOR = ("forward", "sampling", "backward", "optimizer")
+WORK = ("generate", "train", "publish")
+"""Kinds of work that run the models."""
 
 
 class Enough(Exception):  # noqa: N818 - no error
@@ -44,7 +47,7 @@ class Enough(Exception):  # noqa: N818 - no error
 class Meter:
     """CPU seconds by place; a moment counts for the innermost place that it lies in.
 
-    Tensor work is told apart inside ``generate`` and ``train`` only: a self-check also runs the models.
+    Tensor work is told apart inside ``generate``, ``train`` and ``publish``, whose self-check runs the models too.
     """
 
     def __init__(self) -> None:
@@ -77,7 +80,7 @@ class Meter:
 
         @wraps(function)
         def metered(*args: Any, **options: Any) -> Any:
-            if self.places[-1] not in ("generate", "train"):
+            if self.places[-1] not in WORK:
                 return function(*args, **options)
             with self.at(f"{self.places[-1]}/{name}"):
                 return function(*args, **options)
@@ -171,10 +174,10 @@ def report(title: str, settings: list[str], model: str, blocks: int, repeats: in
     meter, steps = meters[repeats // 2], LAG * blocks
     ms = {place: 1e3 * spent / steps for place, spent in meter.seconds.items()}
     print(f"{title}: {steps} steps, median overhead of {repeats} run(s), CPU ms a step")
-    for part in ("generate", "train"):
+    for part in WORK:
         tensor = ", ".join(f"{name} {ms[f'{part}/{name}']:.1f}" for name in FLOOR if f"{part}/{name}" in ms)
         print(f"  {part:9s} {sum(v for k, v in ms.items() if k.startswith(part)):7.1f}   {tensor}, rest {ms[part]:.1f}")
-    for part in sorted(place for place in ms if "/" not in place and place not in ("generate", "train")):
+    for part in sorted(place for place in ms if "/" not in place and place not in WORK):
         print(f"  {part:9s} {ms[part]:7.1f}")
     print(f"  step      {1e3 * meter.total_s / steps:7.1f}   {1e3 * meter.wall_s / steps:.1f} wall")
     print(f"  floor     {1e3 * meter.floor_s / steps:7.1f}   forward, sampling, backward, optimizer")

@@ -32,7 +32,7 @@ def test_on_refuses_a_model_that_cannot():
 def test_off_shares_nothing():
     policy = Policy(loaded_of(), share_prompt="off")
     assert policy.sharing is None
-    assert "off" in policy.apart_because
+    assert policy.apart_because == ""
 
 
 def test_an_attention_that_takes_no_mask_is_refused():

@@ -115,6 +115,8 @@ class CountingLearner:
     async def publish(self) -> Publication:
         return self.store.publish(self.updates, {"w": torch.full((3,), float(self.updates))})
 
+    remark = ""
+
     @property
     def sharing(self) -> None:
         """No layout in which rows share a prompt."""

@@ -11,6 +11,7 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +22,7 @@ from tether.config.learning import makers_of
 from tether.config.recipe import from_tables, load
 from tether.errors import ConfigError, EngineLostError, ProcessLostError
 from tether.pipeline.publisher import Publisher
+from tether.pipeline.scoring import Scores
 from tether.pipeline.stopwatch import Stopwatch
 from tether.placement.deadlines import Deadlines
 from tether.placement.inline import Inline
@@ -31,7 +33,7 @@ from tether.placement.ray_engine import RayEngine
 from tether.placement.ray_host import moved
 from tether.placement.ray_learner import RayLearner
 from tether.placement.ray_process import Process, ProcessDiedError
-from tether.placement.ray_session import check_installed, check_shared_memory
+from tether.placement.ray_session import _connect, check_installed, check_shared_memory
 from tether.placement.real_time import RealClock
 from tether.ports import EngineCapabilities, Publication
 from tether.records import Metrics
@@ -82,6 +84,17 @@ def test_a_bound_that_shared_memory_cannot_hold_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"must fit into .*bytes free; got \d+: lower it .*--shm-size=2g"):
         check_shared_memory(2**60, tmp_path)
     check_shared_memory(2**60, tmp_path / "there is none")
+
+
+def test_a_cluster_that_cannot_be_reached_is_named():
+    class Away:
+        def init(self, address: str, **_: object) -> None:
+            raise ConnectionError("nobody answers\nfor long")
+
+    with pytest.raises(ConfigError, match=r"^there is no Ray at '10.0.0.1:6379': nobody answers; mend that, or use"):
+        _connect(Away(), "10.0.0.1:6379")
+    with pytest.raises(ConfigError, match=r"^Ray cannot be started here: nobody answers; "):
+        _connect(Away(), "local")
 
 
 def test_a_numbered_gpu_is_refused():
@@ -148,11 +161,15 @@ class Script(Process):
         if self.dies_at_start:
             raise ProcessDiedError("engine-0 (pid 7) died")
 
-    async def call(self, name, *args, deadline, within_s):
+    async def call(self, name, *args, deadline, within_s, **options):
         self.calls.append(name)
+        self.options = options
         await asyncio.sleep(0)
         if len(self.calls) in self.dies_at:
             raise ProcessDiedError("engine-0 (pid 7) died")
+        if name == "score":
+            nothing = np.empty(0, np.float32)
+            return Scores(published=nothing, previous=None, current=None, wider=None, narrower=None), 0.5
         return (("abc", args[0].version) if name == "load" else [f"{r}!" for r in args[0]]), 0.5
 
     def end(self):
@@ -160,7 +177,7 @@ class Script(Process):
 
 
 def learner_of(script: Script) -> RayLearner:
-    script.about = {"vocabulary": None, "sharing": None}
+    script.about = {"vocabulary": None, "sharing": None, "remark": ""}
     learner = RayLearner(script, Deadlines(), Stopwatch(), Notices())
     learner.started()
     return learner
@@ -235,6 +252,13 @@ def test_a_new_engine_takes_the_version_that_the_one_before_it_held_and_is_check
         asyncio.run(engine.generate(["a"]))
     asyncio.run(publisher.load_again())
     assert (engine.version, checked) == (8, [8, 8])
+
+
+@pytest.mark.parametrize("formats", [True, False])
+def test_a_learner_is_asked_for_what_was_asked(formats):
+    script = Script()
+    asyncio.run(learner_of(script).score([], PUBLICATION, 1.0, formats=formats))
+    assert (script.calls, script.options) == (["score"], {"formats": formats})
 
 
 def test_a_dead_learner_cannot_be_started_anew():

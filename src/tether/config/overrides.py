@@ -90,7 +90,8 @@ def _put(recipe: dict[str, Any], key: str, value: Any) -> None:
             raise ConfigError(f"{key} cannot be set: {'.'.join(path[: depth + 1])} is {inner!r}, not a table")
         table[name] = inner
         table = inner
-    plugin_renamed = last == "name" and ".".join(path) in PLUGIN_KEYS and table.get("name") != value
-    if plugin_renamed:
+    is_name = last == "name" and ".".join(path) in PLUGIN_KEYS
+    is_kind = last == "kind" and path == ["placement"] and "kind" in table
+    if (is_name or is_kind) and table.get(last) != value:
         table.clear()
     table[last] = value

@@ -111,8 +111,9 @@ class TorchEngine:
 
         With a ``flight`` of the same requests it goes on, to the last bit, from where that stood.
         """
+        vocabulary = int(self._loaded.model.get_input_embeddings().num_embeddings)
         for request in requests:
-            self._check(request)
+            self._check(request, vocabulary)
         order = sorted(range(len(requests)), key=lambda i: len(requests[i].prompt_ids))
         lots = [order[start : start + self._options.max_rows] for start in range(0, len(order), self._options.max_rows)]
         under_way = _Flight() if flight is None else self._reopened(flight, requests, lots)
@@ -174,9 +175,9 @@ class TorchEngine:
         batch = RowBatch.restore(self._loaded, [requests[i] for i in picked], state["batch"])
         return _Flight(dict(state["done"]), state["num_lots"], batch, state["until_s"])
 
-    def _check(self, request: GenerationRequest) -> None:
+    def _check(self, request: GenerationRequest, vocabulary: int) -> None:
         """Refuse a request that cannot be served, before any work."""
-        name, length, vocabulary = f"request {request.id!r}", len(request.prompt_ids), self._vocabulary
+        name, length = f"request {request.id!r}", len(request.prompt_ids)
         if not length:
             raise DataError(f"a prompt must have at least one token; {name} has none")
         lowest, highest = min(request.prompt_ids), max(request.prompt_ids)
@@ -196,10 +197,6 @@ class TorchEngine:
             raise DataError(f"temperature must be finite and at least 0; {name} has {request.temperature}")
         if not 0 <= request.top_k <= vocabulary:
             raise DataError(f"top_k must lie in 0 .. {vocabulary}; {name} asks for {request.top_k}")
-
-    @property
-    def _vocabulary(self) -> int:
-        return int(self._loaded.model.get_input_embeddings().num_embeddings)
 
     def _match(self, received: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Every received name with the tensor it goes to; an error unless all tensors are met, in their shape.

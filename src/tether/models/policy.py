@@ -102,7 +102,7 @@ class Policy:
 def _sharing(loaded: LoadedModel, setting: SharePrompt) -> tuple[PromptSharing | None, str]:
     """How the model shares prompts, or nothing and the reason."""
     if setting == "off":
-        return None, "trainer.share_prompt is off"
+        return None, ""
     try:
         return sharing_of(loaded.model), ""
     except ModelError as error:
@@ -111,7 +111,7 @@ def _sharing(loaded: LoadedModel, setting: SharePrompt) -> tuple[PromptSharing |
                 f"trainer.share_prompt = on needs a model whose completions can share a row; {loaded.source!r} cannot: "
                 f"{error}; take auto or off"
             ) from error
-        return None, str(error)
+        return None, f"completions do not share their prompt in training: {error}"
 
 
 def _without_dropout(model: nn.Module) -> None:

@@ -85,6 +85,8 @@ class Controller:
             self.loops.publisher.take_measured()  # checked again, but told when it was published
         else:
             self._tell(self._event("start", {}))
+            if remark := self.loops.learner.remark:
+                self.warn(remark)
             await self.loops.watch.timing("publish", self.loops.publisher.publish())
             self._tell_checked()
             await self._evaluate(0)

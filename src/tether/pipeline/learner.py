@@ -43,6 +43,11 @@ class Learner(Protocol):
         """How the steps made for it may share prompts."""
         ...
 
+    @property
+    def remark(self) -> str:
+        """What a person should hear of before it starts, if anything."""
+        ...
+
     async def step(self, step: Step) -> StepReport:
         """Train on a step."""
         ...
@@ -106,6 +111,11 @@ class LocalLearner:
     def sharing(self) -> PromptSharing | None:
         """How the steps made for it may share prompts."""
         return self.trainer.sharing
+
+    @property
+    def remark(self) -> str:
+        """Why completions do not share their prompt, where they could have."""
+        return self.trainer.policy.apart_because
 
     async def step(self, step: Step) -> StepReport:
         """Train on a step."""

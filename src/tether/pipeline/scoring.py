@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tether.core.advantage import DrGRPO
 from tether.models.policy import ModelInputs, Policy
-from tether.pipeline.packing import pack
+from tether.pipeline.packing import Step, pack
 from tether.records import Group, Rollout
 
 Logps = NDArray[np.float32]
@@ -59,7 +59,10 @@ class Scorer:
         are used where they lie: only a conversion, or a move to the model's device, copies them, and no longer than
         for this call.
         """
-        step = pack(
+        return self._score(self._packed(rollouts), weights, dtype)
+
+    def _packed(self, rollouts: Sequence[Rollout]) -> Step:
+        return pack(
             [Group(id="probe", index=0, rollouts=tuple(rollouts))],
             DrGRPO(single="zero"),  # credit plays no part here
             token_budget=self.token_budget,
@@ -67,6 +70,10 @@ class Scorer:
             device=str(self.policy.device),
             sharing=self.policy.sharing,
         )
+
+    def _score(
+        self, step: Step, weights: Mapping[str, Tensor] | None = None, dtype: torch.dtype | None = None
+    ) -> Logps:
         named = {} if weights is None else _placed(self.policy.model, weights, dtype)
         model = _Scoring(self.policy, self.temperature)
         found: dict[str, Tensor] = {}
@@ -75,7 +82,8 @@ class Scorer:
                 logp = torch.func.functional_call(model, named, (micro_batch.inputs,))
                 pieces = logp.split_with_sizes([len(row.rollout.completion) for row in micro_batch.rows])
                 found |= {row.rollout.id: piece for row, piece in zip(micro_batch.rows, pieces, strict=True)}
-        scores: Logps = torch.cat([found[rollout.id] for rollout in rollouts]).float().cpu().numpy()
+        (group,) = step.groups
+        scores: Logps = torch.cat([found[rollout.id] for rollout in group.rollouts]).float().cpu().numpy()
         return scores
 
     def scores(
@@ -95,12 +103,13 @@ class Scorer:
         theirs, ours = _dtype_of(published), _dtype_of(dict(self.policy.model.named_parameters()))
         is_wider = formats and theirs.itemsize < torch.float32.itemsize
         is_narrower = formats and ours.itemsize < theirs.itemsize
+        step = self._packed(rollouts)
         return Scores(
-            published=self(rollouts, published),
-            previous=None if previous is None else self(rollouts, previous),
-            current=self(rollouts) if is_current else None,
-            wider=self(rollouts, published, torch.float32) if is_wider else None,
-            narrower=self(rollouts, published, ours) if is_narrower else None,
+            published=self._score(step, published),
+            previous=None if previous is None else self._score(step, previous),
+            current=self._score(step) if is_current else None,
+            wider=self._score(step, published, torch.float32) if is_wider else None,
+            narrower=self._score(step, published, ours) if is_narrower else None,
         )
 
 

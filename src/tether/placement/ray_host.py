@@ -43,10 +43,10 @@ class Host:
         self._part = self._make()
         return self._part.about()
 
-    async def call(self, name: str, *args: Any) -> tuple[Any, float]:
+    async def call(self, name: str, *args: Any, **options: Any) -> tuple[Any, float]:
         """Await a method of the part; its result, and the seconds it took here."""
         began = time.perf_counter()
-        value = await getattr(self._part, name)(*args)
+        value = await getattr(self._part, name)(*args, **options)
         return value, time.perf_counter() - began
 
     async def facts(self) -> Facts:
@@ -89,7 +89,8 @@ class LearnerPart:
 
     def about(self) -> Mapping[str, Any]:
         """What the controller must know to make its steps."""
-        return {"vocabulary": self._learner.loaded.vocabulary, "sharing": self._learner.sharing}
+        learner = self._learner
+        return {"vocabulary": learner.loaded.vocabulary, "sharing": learner.sharing, "remark": learner.remark}
 
     async def step(self, step: Any) -> Any:
         """The report, with arrays for tensors, which travel much faster, and the updates made."""

@@ -61,6 +61,11 @@ class RayLearner:
         sharing: PromptSharing | None = self._about["sharing"]
         return sharing
 
+    @property
+    def remark(self) -> str:
+        """What a person should hear of before it starts, if anything."""
+        return str(self._about["remark"])
+
     async def step(self, step: Step) -> StepReport:
         """Train on a step."""
         report: StepReport
@@ -81,7 +86,7 @@ class RayLearner:
     ) -> Scores:
         """Log-probabilities of sampled tokens under what was published and what is trained."""
         scores: Scores = await self._call(
-            "score", list(rollouts), publication, temperature, deadline="publish", kind="publish"
+            "score", list(rollouts), publication, temperature, deadline="publish", kind="publish", formats=formats
         )
         return scores
 
@@ -110,10 +115,12 @@ class RayLearner:
         )
         return publication
 
-    async def _call(self, name: str, *args: Any, deadline: str, kind: str) -> Any:
+    async def _call(self, name: str, *args: Any, deadline: str, kind: str, **options: Any) -> Any:
         key = f"{deadline}_s"
         try:
-            value, seconds = await self._process.call(name, *args, deadline=key, within_s=getattr(self._deadlines, key))
+            value, seconds = await self._process.call(
+                name, *args, deadline=key, within_s=getattr(self._deadlines, key), **options
+            )
         except ProcessDiedError as died:
             raise ProcessLostError(
                 f"{died}; the weights since the last checkpoint went with it: go on with tether train --resume"

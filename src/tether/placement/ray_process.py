@@ -88,9 +88,10 @@ class Process:
         self._listener.start()
         return await self._await(self._opening, "its model to load", key, within_s)
 
-    async def call(self, name: str, *args: Any, deadline: str, within_s: float) -> tuple[Any, float]:
+    async def call(self, name: str, *args: Any, deadline: str, within_s: float, **options: Any) -> tuple[Any, float]:
         """Await a method of the part: result, and the seconds it worked over there. Errors come as they were raised."""
-        result: tuple[Any, float] = await self._await(self._host.call.remote(name, *args), name, deadline, within_s)
+        asked = self._host.call.remote(name, *args, **options)
+        result: tuple[Any, float] = await self._await(asked, name, deadline, within_s)
         return result
 
     async def _await(self, ref: Any, what: str, deadline: str, within_s: float) -> Any:

@@ -61,7 +61,7 @@ def session(address: str, *, num_cpus: int, object_store_bytes: int) -> Iterator
         return
     if address:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(address, log_to_driver=False, logging_level="error")
+        _connect(ray, address)
         try:
             yield Session(num_gpus=_num_gpus(ray), logs=None, keeper=None)
         finally:
@@ -78,12 +78,12 @@ def session(address: str, *, num_cpus: int, object_store_bytes: int) -> Iterator
     try:
         others = _descendants()
         with _deaf_to_hangup():
-            ray.init(
+            _connect(
+                ray,
+                "local",  # whatever RAY_ADDRESS says
                 num_cpus=num_cpus,
                 object_store_memory=object_store_bytes,
                 include_dashboard=False,
-                log_to_driver=False,
-                logging_level="error",
                 _node_ip_address="127.0.0.1",  # nothing listens to other machines
                 _temp_dir=str(folder),
                 _system_config=SYSTEM,
@@ -94,6 +94,15 @@ def session(address: str, *, num_cpus: int, object_store_bytes: int) -> Iterator
     finally:
         ray.shutdown()
         keeper.close()
+
+
+def _connect(ray: Any, address: str, **options: Any) -> None:
+    try:
+        ray.init(address, log_to_driver=False, logging_level="error", **options)
+    except Exception as error:  # Ray raises what it likes
+        what = "Ray cannot be started here" if address == "local" else f"there is no Ray at {address!r}"
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ConfigError(f"{what}: {reason}; mend that, or use placement.kind=inline") from error
 
 
 def check_shared_memory(needed: int, place: Path = SHARED_MEMORY) -> None:
