@@ -60,7 +60,7 @@ def test_an_unknown_key_lists_the_known_ones(setting, message):
         ('algorithm.corrections=["rs"]', "no correction 'rs'; there"),
         ('algorithm.replay=["routing"]', "no replay 'routing'; there are none yet"),
         ("engine.kind=vlmm", "no engine 'vlmm'; there is torch"),
-        ("task.name=chess", "no task 'chess'; there is arithmetic"),
+        ("task.name=chess", "no task 'chess'; there are arithmetic, sorting, sums"),
     ],
 )
 def test_an_unknown_name_lists_the_known_ones(setting, message):

@@ -27,7 +27,6 @@ from tether.models.tiny import CONTEXT, build_tokenizer
 
 BATCH: Final = 64
 """Lessons an update."""
-PEAK_LR: Final = 3e-3
 CHECK_EVERY: Final = 100
 """Updates between two exams."""
 CHECK_QUESTIONS: Final = 512
@@ -127,7 +126,7 @@ class WarmupOptions:
     def lr(self, step: int) -> float:
         """Rises over 50 updates, stays, and falls to a twentieth over the last 40 % of the steps."""
         falling = (self.steps - step) / (0.4 * self.steps)
-        return PEAK_LR * min(1.0, step / 50) * min(1.0, max(0.05, falling))
+        return EMBEDDED[self.model].peak_lr * min(1.0, step / 50) * min(1.0, max(0.05, falling))
 
 
 def run_warmup(
@@ -199,7 +198,7 @@ def _train(
 ) -> tuple[int, bool]:
     """Updates made, and whether the target was reached."""
     model = loaded.model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr(1), betas=(0.9, 0.98), weight_decay=0.01)
     for step in range(1, options.steps + 1):
         ids, labels = batch(loaded, [lessons.lesson(options.seed, step * BATCH + i) for i in range(BATCH)])
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
