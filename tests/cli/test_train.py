@@ -33,7 +33,7 @@ def test_a_run_prints_its_bound_first_and_what_it_learned_last(capsys, tmp_path)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["model.path=no-such-model"], "no model 'no-such-model': embedded is tiny-moe; or give a folder that exists"),
+        (["model.path=no-such-model"], "no model 'no-such-model': embedded are tiny-moe, "),
         (["engine.max_tokens=100000"], "of the model's context to the prompt"),
         (["run.device=cuda:99"], "run.device 'cuda:99' is not usable"),
         (["task.reward=no_such_module:f"], "module 'no_such_module' cannot be imported"),

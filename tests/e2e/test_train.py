@@ -220,7 +220,7 @@ def test_weights_that_the_last_update_spoiled_are_not_saved_as_a_success(tmp_pat
 
 
 def test_a_rollout_whose_logits_are_no_numbers_is_the_one_that_failed(tmp_path, monkeypatch):
-    controller = controller_of(tmp_path / "run", ["eval.prompts=0"])
+    controller = controller_of(tmp_path / "run", ["eval.prompts=0", "checks.prompts=0"])
 
     async def broken(requests, flight):
         raise NonFiniteError("logits must be finite", rollout_id=requests[3].id)

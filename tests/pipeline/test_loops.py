@@ -209,7 +209,7 @@ def test_an_engine_that_does_not_hold_what_was_sent_stops_the_run(lie):
         return "f00d" if lie == "fingerprint" else received
 
     run.engine.load = lying
-    with pytest.raises(TetherError, match="it does not hold what the trainer sent"):
+    with pytest.raises(TetherError, match="self-check 'acknowledgement' failed at version 0"):
         run.go()
 
 

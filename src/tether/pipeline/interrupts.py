@@ -28,9 +28,8 @@ class StopRequest:
     >>> stop = StopRequest()
     >>> stop.check(3, saved=True)
     >>> stop.asked_by = signal.SIGINT
-    >>> stop.check(3, saved=True)
-    Traceback (most recent call last):
-    tether.pipeline.interrupts.Stopped: interrupted after step 3
+    >>> stop.is_asked
+    True
     """
 
     asked_by: signal.Signals | None = None
