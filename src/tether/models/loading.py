@@ -50,9 +50,7 @@ class LoadedModel(Vocabulary):
     @property
     def vocabulary(self) -> Vocabulary:
         """Everything but the model."""
-        return Vocabulary(
-            tokenizer=self.tokenizer, eos_ids=self.eos_ids, pad_id=self.pad_id, context=self.context
-        )
+        return Vocabulary(tokenizer=self.tokenizer, eos_ids=self.eos_ids, pad_id=self.pad_id, context=self.context)
 
 
 def resolve_source(source: str) -> str:
