@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tests.architecture.tree import ROOT
 from tests.report.conftest import make_run
-from tether.cli.console import RANKS, TrainingConsole
+from tether.cli.console import PIPED_WIDTH, RANKS, TrainingConsole
 from tether.journal import RunView
 
 
@@ -64,7 +64,7 @@ def test_a_narrow_terminal_leaves_out_the_parts_of_least_rank(run, width):
 
 
 def test_a_piped_line_holds_every_part(run):
-    (line,) = (line for line in lines_of(run, 160) if line.startswith("step    20  reward"))
+    (line,) = (line for line in lines_of(run, PIPED_WIDTH) if line.startswith("step    20  reward"))
     for part in (
         "acc 0.",
         "stale 12.0/12",
@@ -75,6 +75,7 @@ def test_a_piped_line_holds_every_part(run):
         " tok/s",
         "gen ",
         "train ",
+        "pub ",
         "eval ",
     ):
         assert part in line

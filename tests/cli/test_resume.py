@@ -58,7 +58,7 @@ def test_the_stop_is_announced_with_the_command_that_goes_on(capsys, tmp_path, m
     told = tether(capsys, "train", *RUN, "--out", tmp_path / "run")
     assert told.code == 130
     assert "Ctrl-C: the run stops after the step under way and saves it; once more stops it now" in told.err
-    assert f"tether train --resume {tmp_path / 'run'}" in told.out.replace("\n", "")
+    assert f"to go on after step 1: tether train --resume {tmp_path / 'run'}" in told.out.replace("\n", "")
 
 
 def test_without_a_checkpoint_the_run_starts_over_and_says_so(capsys, stopped):
@@ -81,6 +81,8 @@ def test_a_changed_setting_is_shown_and_a_dry_run_touches_nothing(capsys, stoppe
     told = tether(capsys, "train", "--resume", stopped, "--set", "trainer.lr=1e-5", "--dry-run")
     assert told.code == 0
     assert "changed: trainer.lr: 0.0001 -> 1e-05" in told.out
+    assert "nothing was touched (--dry-run)" in told.out
+    assert "lr = 1e-05" in told.out
     assert {path: path.stat().st_mtime_ns for path in stopped.rglob("*")} == before
 
 

@@ -59,7 +59,7 @@ def test_an_unknown_key_lists_the_known_ones(setting, message):
         ("algorithm.rule.kernel=gauss", "no kernel 'gauss'; there"),
         ('algorithm.corrections=["rs"]', "no correction 'rs'; there"),
         ('algorithm.replay=["routing"]', "no replay 'routing'; there are none yet"),
-        ("engine.kind=vlmm", "no engine 'vlmm'; there is torch"),
+        ("engine.kind=vlmm", "no engine 'vlmm'; there "),
         ("task.name=chess", "no task 'chess'; there are arithmetic, sorting, sums"),
     ],
 )

@@ -121,6 +121,8 @@ def test_a_finished_run_has_nothing_left_to_do(whole):
     planned = plan(whole[0], None, (), told=pytest.fail)
     assert planned.is_finished
     assert planned.checkpoint is None
+    with pytest.raises(ConfigError, match="at least the 9 steps that are done; got 5"):
+        plan(whole[0], None, ("run.steps=5",), told=pytest.fail)
 
 
 def test_a_finished_run_can_be_given_more_steps(tmp_path, whole):
@@ -175,24 +177,43 @@ def test_settings_that_would_break_the_run_are_refused_and_nothing_is_touched(st
 
 
 def test_fewer_steps_than_were_made_are_refused(stopped):
-    with pytest.raises(ConfigError, match="at least the 5 steps of the newest checkpoint; got 3"):
+    with pytest.raises(ConfigError, match="at least the 5 steps that are done; got 3"):
         plan(stopped, None, ("run.steps=3",), told=pytest.fail)
 
 
 def test_a_run_that_is_being_written_is_left_alone(stopped):
     planned = plan(stopped, None, (), told=pytest.fail)
-    with (
-        RunWriter.reopen(stopped),
-        pytest.raises(RunDirectoryError, match=r"one writer at a time.*wait for it, or stop it first"),
-    ):
-        go_on(planned)
+    with RunWriter.reopen(stopped):
+        with pytest.raises(RunDirectoryError, match=r"one writer at a time.*wait for it, or stop it first"):
+            go_on(planned)
+        with pytest.raises(RunDirectoryError, match="one writer at a time"):
+            plan(stopped, None, (), told=pytest.fail)
     assert not (stopped / "rolled-back").exists()
 
 
-def test_a_journal_that_lost_lines_is_refused(stopped):
+def test_a_journal_that_lost_lines_goes_back_to_a_checkpoint_that_it_still_reaches(stopped, whole):
+    offsets = plan(stopped, None, (), told=pytest.fail).checkpoint.offsets
     content = (stopped / "ledger.jsonl").read_bytes()
-    (stopped / "ledger.jsonl").write_bytes(content[:40])
-    with pytest.raises(ResumeError, match=r"ledger\.jsonl has lost what it held at step 5"):
+    (stopped / "ledger.jsonl").write_bytes(content[: offsets["ledger.jsonl"] - 5])
+    told: list[str] = []
+    resume(stopped, told=told.append)
+    assert "step-000005 is skipped: ledger.jsonl has lost lines that it had then" in told[0]
+    assert_as_if_nothing_had_happened(stopped, whole[0])
+
+
+def test_a_run_that_went_on_after_it_was_looked_at_is_left_alone(stopped):
+    planned = plan(stopped, None, (), told=pytest.fail)
+    resume(stopped)
+    before = (stopped / "events.jsonl").read_bytes()
+    with pytest.raises(ResumeError, match="has gone on since it was looked at; nothing was touched"):
+        go_on(planned)
+    assert (stopped / "events.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("config", ["{}", '{"run": {"steps": 12}}'])
+def test_settings_that_are_damaged_are_one_message(stopped, config):
+    (stopped / "config.json").write_text(config)
+    with pytest.raises(ResumeError, match=r"config\.json must have the run's settings; it lacks recipe, "):
         plan(stopped, None, (), told=pytest.fail)
 
 

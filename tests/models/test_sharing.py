@@ -8,7 +8,8 @@ import torch
 from tests.pipeline.small import loaded_of
 from tether.errors import ModelError
 from tether.models import sharing
-from tether.models.policy import Policy
+from tether.models.fingerprint import fingerprint
+from tether.models.policy import ModelInputs, Policy
 from tether.models.sharing import PromptSharing, branch_mask, sharing_of
 
 
@@ -80,3 +81,22 @@ def test_long_completions_of_short_prompts_stay_apart():
     assert cheap.completions_per_row(20, 20.0) > 1
     assert dear.completions_per_row(20, 20.0) > cheap.completions_per_row(20, 20.0)
     assert cheap.completions_per_row(20, 0.0) >= 1
+
+
+def test_a_gradient_that_several_tokens_share_is_the_same_to_the_last_bit_whatever_the_threads_do():
+    policy = Policy(loaded_of(), share_prompt="off")
+    length, num_tokens = 32, 2048
+    ids = torch.arange(4 * length).view(4, length) % 20
+    column = torch.arange(num_tokens) % 3  # hundreds of tokens a position
+    inputs = ModelInputs(input_ids=ids, row=torch.arange(num_tokens) % 4, column=column, ids=column + 5)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        seen = set()
+        for _ in range(20):
+            policy.model.zero_grad()
+            policy(inputs, temperature=1.0).logp.sum().backward()
+            seen.add(fingerprint({name: p.grad for name, p in policy.model.named_parameters()}))
+    finally:
+        torch.set_num_threads(before)
+    assert len(seen) == 1

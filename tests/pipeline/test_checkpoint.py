@@ -1,4 +1,5 @@
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def home(tmp_path: Path) -> Path:
 
 def newest(checkpoints: Checkpoints) -> tuple[int | None, list[str]]:
     told: list[str] = []
-    found = checkpoints.newest(told.append)
+    found = checkpoints.newest(told.append, OFFSETS)
     return (None if found is None else found.step), told
 
 
@@ -41,7 +42,7 @@ def test_the_newest_are_kept_and_the_newest_of_them_is_opened(checkpoints, home)
     for step in (2, 4, 6, 10):
         save(checkpoints, step)
     assert sorted(path.name for path in home.iterdir()) == ["step-000006", "step-000010"]
-    found = checkpoints.newest(pytest.fail)
+    found = checkpoints.newest(pytest.fail, OFFSETS)
     assert found is not None
     assert (found.step, found.offsets, found.state) == (10, OFFSETS, home / "step-000010" / "state")
 
@@ -61,6 +62,12 @@ def test_without_a_checkpoint_there_is_none(checkpoints):
         lambda folder: (folder / "state" / "manifest.json").write_text("{"),
         lambda folder: (folder / "state" / "manifest.json").write_text("[]"),
         lambda folder: (folder / "state" / "manifest.json").write_text('{"schema": 99, "step": 4}'),
+        lambda folder: (folder / "state" / "manifest.json").write_text(
+            '{"schema": 1, "step": 4, "offsets": {}, "files": {}}'
+        ),
+        lambda folder: (folder / "state" / "manifest.json").write_text(
+            json.dumps({"schema": 1, "step": 4, "files": [], "offsets": OFFSETS})
+        ),
     ],
 )
 def test_a_checkpoint_that_is_not_what_was_written_is_skipped_with_a_message(checkpoints, home, harm):
@@ -112,3 +119,24 @@ def test_one_is_due_after_every_so_many_steps(every, due):
 def test_settings_that_keep_nothing_are_refused(options):
     with pytest.raises(ConfigError, match="checkpoint needs every >= 0 and keep >= 1"):
         CheckpointOptions(**options)
+
+
+def test_a_checkpoint_whose_journal_has_lost_lines_is_skipped_for_an_earlier_one(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    save(checkpoints, 2)
+    told: list[str] = []
+    assert checkpoints.newest(told.append, {**OFFSETS, "ledger.jsonl": 1}) is None
+    assert "step-000002 is skipped: ledger.jsonl has lost lines that it had then" in told[0]
+
+
+def test_what_somebody_else_keeps_beside_the_checkpoints_is_not_touched(checkpoints, home):
+    save(checkpoints, 2)
+    (home / "step-000002-best").mkdir()
+    (home / "step-notes.txt").write_text("mine")
+    (home / ".hidden").mkdir()
+    for step in (4, 6, 8):
+        save(checkpoints, step)
+    assert sorted(path.name for path in home.iterdir()) == [
+        ".hidden", "step-000002-best", "step-000006", "step-000008", "step-notes.txt",
+    ]  # fmt: skip
+    assert newest(checkpoints) == (8, [])

@@ -20,9 +20,9 @@ from tether.journal.overlap import overlap_of
 from tether.journal.reader import RunView
 from tether.records import Event, Metrics
 
-SHARES = (("gen", "generate"), ("train", "train"), ("eval", "eval"))
+SHARES = (("gen", "generate"), ("train", "train"), ("pub", "publish"), ("eval", "eval"))
 """Kinds of work whose share of the time so far is shown."""
-PIPED_WIDTH = 160
+PIPED_WIDTH = 172
 """Columns when the output is piped."""
 LINES = 40
 """About how many step lines a whole run prints."""
@@ -108,8 +108,10 @@ class TrainingConsole:
             self._on_step(event)
         elif event.event == "fail":
             self._console.print(Text(f"stopped at step {event.step}: {event.note}", "bold red"), soft_wrap=True)
+            saved = sorted((self._folder / "checkpoints").glob("step-*[0-9]"))
+            where = f"after step {int(saved[-1].name[5:])}" if saved else "from the start, for it saved nothing yet"
             self._console.print(
-                f"run directory {self._folder} is kept; go on with: tether train --resume {self._folder}",
+                f"run directory {self._folder} is kept; to go on {where}: tether train --resume {self._folder}",
                 soft_wrap=True,
             )
         elif event.event == "warn":
@@ -131,7 +133,8 @@ class TrainingConsole:
             table.add_row("held-out accuracy", f"{before:.3f} before, {after:.3f} after ({n} prompts)")
             table.add_row("gain", f"{gain[0]:+.3f}, paired 95 % interval {gain[1]:+.3f} to {gain[2]:+.3f}")
         if self._resolved["algorithm"]["rule"]["name"] == "sat":
-            table.add_row("newly cut by SAT", f"tokens in {self._newly_cut_steps} of {self._steps} steps")
+            since = f" since step {self._first}" if self._first else ""
+            table.add_row("newly cut by SAT", f"tokens in {self._newly_cut_steps} of {self._steps} steps{since}")
         balance = metrics["ledger/balance"].value if "ledger/balance" in metrics else {}
         assert isinstance(balance, Mapping)
         table.add_row("rollouts", ", ".join(f"{fate} {int(count)}" for fate, count in balance.items()))

@@ -37,19 +37,18 @@ def command(
     from tether.config.recipe import load
 
     bound = load(recipe or "quickstart", settings)
-    if dry_run:
-        from tether.config.build import check
+    from tether.config.build import check, train
 
-        check(bound, out)
+    check(bound, out)
+    if dry_run:
         print_recipe(bound.resolved())
         return
-    from tether.config.build import train
-
     folder = out or Path("runs") / f"{bound.name}-{datetime.now():%Y%m%d-%H%M%S}"
     _follow(bound, folder, 0, lambda observer: train(bound, folder, observers=(observer,)))
 
 
 def _resume(folder: Path, recipe: str | None, settings: tuple[str, ...], dry_run: bool) -> None:
+    from tether.cli.console import print_recipe
     from tether.config.resume import plan
 
     planned = plan(folder, recipe, settings, told=click.echo)
@@ -64,6 +63,8 @@ def _resume(folder: Path, recipe: str | None, settings: tuple[str, ...], dry_run
     else:
         click.echo(f"{folder} goes on after step {step}; what came later goes to rolled-back/")
     if dry_run:
+        click.echo("nothing was touched (--dry-run); the recipe it would go on with:\n")
+        print_recipe(planned.recipe.resolved())
         return
     from tether.config.build import go_on
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tether.config.learning import makers_of
 from tether.config.parts import device_of, judge_of, prompts_of, reward_of
 from tether.config.recipe import Recipe
-from tether.config.resume import ResumePlan, roll_back
+from tether.config.resume import ResumePlan, locked, roll_back
 from tether.errors import ConfigError
 from tether.journal.ledger import Ledger
 from tether.journal.reader import RunView
@@ -61,9 +61,9 @@ def go_on(plan: ResumePlan, observers: tuple[Observer, ...] = ()) -> Path:
     """Go on with a run from its newest whole checkpoint, or from the start if there is none."""
     check(plan.recipe)
     checkpoint = plan.checkpoint
-    snapshot = None if checkpoint is None else read_snapshot(checkpoint.state)
-    with placed(plan.recipe) as parts:
-        controller = build(plan.recipe, parts, partial(roll_back, plan), observers)
+    with locked(plan) as writer, placed(plan.recipe) as parts:
+        snapshot = None if checkpoint is None else read_snapshot(checkpoint.state)
+        controller = build(plan.recipe, parts, partial(roll_back, plan, writer), observers)
         if checkpoint is not None and snapshot is not None:
             lines = RunView(plan.folder).ledger
             controller.loops.ledger.restore(lines, snapshot.open_lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +16,12 @@ from tether.config.recipe import Recipe, from_tables, read
 from tether.errors import ConfigError, ResumeError, RunDirectoryError
 from tether.journal.reader import RunView
 from tether.journal.schema import CONFIG_FILE, LINE_FILES, MODEL_FOLDER, ROLLED_BACK_FOLDER
-from tether.journal.writer import RunWriter, write_whole
+from tether.journal.writer import RunWriter, check_unwritten, write_whole
 from tether.pipeline.checkpoint import Checkpoint, Checkpoints
 from tether.pipeline.nonfinite import DUMP_FILE
 
+NEEDED = ("recipe", "run", "model", "task", "engine", "pipeline", "algorithm", "trainer")
+"""Tables without which a run's settings are not known."""
 MAY_CHANGE = (
     "run.steps",
     "run.samples",
@@ -74,6 +77,8 @@ class ResumePlan:
     """Where it goes on; ``None``: it has none yet and starts over."""
     is_finished: bool
     """There is nothing left to do."""
+    lengths: Mapping[str, int]
+    """Of the journal's files, in bytes, when this was decided."""
 
 
 def plan(folder: Path, source: str | None, settings: Iterable[str], told: Callable[[str], object]) -> ResumePlan:
@@ -82,8 +87,12 @@ def plan(folder: Path, source: str | None, settings: Iterable[str], told: Callab
     The settings are the run's own, or those of ``source``, with ``settings`` on top.
     """
     run = RunView(folder)
-    if not run.config:
-        raise ResumeError(f"{folder} has no {CONFIG_FILE}: the run stopped before it began; start it again with --out")
+    check_unwritten(folder)
+    if missing := [name for name in NEEDED if name not in run.config]:
+        raise ResumeError(
+            f"{folder / CONFIG_FILE} must have the run's settings; it lacks {', '.join(missing)}. If the run stopped "
+            "before it began, start it again in a new folder; else copy it again from where it was made"
+        )
     before = tables_of(run.config)
     name, tables = (str(run.config["recipe"]), tables_of(run.config)) if source is None else read(source)
     recipe = from_tables(apply(tables, settings), name)
@@ -94,23 +103,39 @@ def plan(folder: Path, source: str | None, settings: Iterable[str], told: Callab
             f"a run cannot go on with other settings of this kind: {lines}. What its checkpoint holds would mean "
             f"something else; start a new run for them. These may change: {', '.join(MAY_CHANGE)}"
         )
-    steps = run.steps[-1].step if run.steps else 0
-    is_finished = run.status == "finished" and steps >= recipe.run.steps
-    checkpoint = None if is_finished else _newest(folder, told)
-    if checkpoint is not None and checkpoint.step > recipe.run.steps:
-        raise ConfigError(
-            f"run.steps must be at least the {checkpoint.step} steps of the newest checkpoint; got {recipe.run.steps}"
-        )
-    return ResumePlan(folder=folder, recipe=recipe, changes=changes, checkpoint=checkpoint, is_finished=is_finished)
+    lengths, steps = _lengths(folder), run.steps[-1].step if run.steps else 0
+    is_finished = run.status == "finished" and steps == recipe.run.steps
+    checkpoint = None if is_finished else Checkpoints(folder, 1).newest(told, lengths)
+    done = steps if run.status == "finished" else checkpoint.step if checkpoint is not None else 0
+    if recipe.run.steps < done:
+        raise ConfigError(f"run.steps must be at least the {done} steps that are done; got {recipe.run.steps}")
+    return ResumePlan(
+        folder=folder,
+        recipe=recipe,
+        changes=changes,
+        checkpoint=checkpoint,
+        is_finished=is_finished,
+        lengths=lengths,
+    )
 
 
-def roll_back(planned: ResumePlan) -> RunWriter:
-    """Open the journal and cut it back to the checkpoint; what is cut off is kept in ``rolled-back/``.
+@contextmanager
+def locked(planned: ResumePlan) -> Iterator[RunWriter]:
+    """The run's only writer, for as long as the block lasts; refused if the run has gone on since it was looked at."""
+    with RunWriter.reopen(planned.folder) as writer:
+        if writer.offsets() != planned.lengths:
+            raise ResumeError(
+                f"{planned.folder} has gone on since it was looked at; nothing was touched: resume it again"
+            )
+        yield writer
+
+
+def roll_back(planned: ResumePlan, writer: RunWriter) -> RunWriter:
+    """Cut the journal back to the checkpoint; what is cut off is kept in ``rolled-back/``.
 
     A step that was not finished, because this was killed too, is simply done again the next time.
     """
     folder = planned.folder
-    writer = RunWriter.reopen(folder)
     try:
         kept = _new_folder(folder / ROLLED_BACK_FOLDER)
         step = 0 if planned.checkpoint is None else planned.checkpoint.step
@@ -129,7 +154,6 @@ def roll_back(planned: ResumePlan) -> RunWriter:
             if (folder / name).exists():
                 (folder / name).rename(kept / name)
     except OSError as error:
-        writer.close()
         if isinstance(error, RunDirectoryError):
             raise
         raise ResumeError(
@@ -157,16 +181,8 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "
             yield Change(key=f"{prefix}{key}", before=old, after=new)
 
 
-def _newest(folder: Path, told: Callable[[str], object]) -> Checkpoint | None:
-    """The newest whole checkpoint to which the journal can be cut back."""
-    lengths = {name: (folder / name).stat().st_size if (folder / name).exists() else 0 for name in LINE_FILES}
-    newest = Checkpoints(folder, 1).newest(told)
-    if newest is not None and (short := [name for name in LINE_FILES if lengths[name] < newest.offsets[name]]):
-        raise ResumeError(
-            f"{folder / short[0]} has lost what it held at step {newest.step}; copy the run again from where it was "
-            "made"
-        )
-    return newest
+def _lengths(folder: Path) -> dict[str, int]:
+    return {name: (folder / name).stat().st_size if (folder / name).exists() else 0 for name in LINE_FILES}
 
 
 def _new_folder(home: Path) -> Path:

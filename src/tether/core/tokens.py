@@ -74,7 +74,8 @@ def per_sequence_sum(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor,
     Sequence ids index a table of T rows (there are never more responses than tokens), so no device sync is needed.
     """
     table = x.new_zeros(len(tokens))
-    return table.index_add(0, tokens.sequence, torch.where(tokens.trainable, x, 0.0))[tokens.sequence]
+    sums = table.index_add(0, tokens.sequence, torch.where(tokens.trainable, x, 0.0))
+    return sums.index_select(0, tokens.sequence)  # its gradient adds up in a fixed order
 
 
 def response_length(tokens: TokenBatch) -> Float[Tensor, "T"]:

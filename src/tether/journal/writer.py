@@ -149,15 +149,10 @@ class _LineFile:
         except OSError as error:
             raise RunDirectoryError(f"cannot create {path}: {_reason(error)}; choose another folder") from error
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            _lock(self._fd, path)
+        except RunDirectoryError:
             os.close(self._fd)
-            raise RunDirectoryError(
-                f"a run directory has one writer at a time; {path} is being written by another process: wait for it, "
-                "or stop it first"
-            ) from error
-        except OSError:
-            pass  # a file system without locks
+            raise
         self.length = os.fstat(self._fd).st_size
         self._counts_links = os.fstat(self._fd).st_nlink > 0  # some network file systems do not
 
@@ -275,6 +270,25 @@ def check_unused(folder: Path) -> None:
     except OSError as error:
         raise RunDirectoryError(f"cannot use the run directory {folder}: {_reason(error)}; choose another") from error
     _refuse_used(folder, held)
+
+
+def check_unwritten(folder: Path) -> None:
+    """Refuse a run directory that a process is writing; makes nothing."""
+    with contextlib.suppress(FileNotFoundError), (folder / EVENTS_FILE).open("rb") as file:
+        _lock(file.fileno(), folder / EVENTS_FILE)
+
+
+def _lock(fd: int, path: Path) -> None:
+    """Hold a file until it is closed, or its process is dead."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RunDirectoryError(
+            f"a run directory has one writer at a time; {path} is being written by another process: wait for it, "
+            "or stop it first"
+        ) from error
+    except OSError:
+        pass  # a file system without locks
 
 
 def _make_empty(folder: Path) -> None:

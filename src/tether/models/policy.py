@@ -86,7 +86,10 @@ class Policy:
                 "attention_mask": attention_mask(self.loaded.model, inputs.branch),
             }
         hidden = self._backbone(input_ids=inputs.input_ids, use_cache=False, **layout).last_hidden_state
-        picked: Float[Tensor, "T H"] = hidden[inputs.row, inputs.column]
+        # completions that share a prompt share the position that predicts their first token: the gradient adds up
+        # there, by index_select in a fixed order, by an index of two tensors as the threads come
+        place = inputs.row * hidden.shape[1] + inputs.column
+        picked: Float[Tensor, "T H"] = hidden.flatten(0, 1).index_select(0, place)
         logp, h = sampled_logp(
             picked, inputs.ids, self._head, temperature=temperature, vocabulary=self._vocabulary, entropy=entropy
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from tether.journal.schema import MODEL_FOLDER
 CHECKPOINTS_FOLDER = "checkpoints"
 STATE_FOLDER = "state"
 MANIFEST_FILE = "manifest.json"
+OURS = re.compile(r"step-[0-9]{6,}")
+"""Names of checkpoints."""
 SCHEMA = 1
 
 
@@ -82,25 +85,27 @@ class Checkpoints:
                 shutil.rmtree(target)  # made before a rollback; the run has come here again
             beside.rename(target)
             _flush(self._home)
+            for old in self._folders()[: -self._keep]:
+                shutil.rmtree(old)
         except (OSError, RuntimeError) as error:  # torch raises the latter when a disk is full
             if isinstance(error, TetherError):
                 raise
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+            known = error.strerror if isinstance(error, OSError) else None
+            reason = known or "torch could not write all of it, as when a disk is full"
             raise ResumeError(
                 f"cannot write the checkpoint of step {step} to {self._home}: {reason}; the earlier ones are whole: "
                 "make room, then go on with tether train --resume"
             ) from error
         finally:
             shutil.rmtree(beside, ignore_errors=True)
-        for old in self._folders()[: -self._keep]:
-            shutil.rmtree(old)
         return target
 
-    def newest(self, told: Callable[[str], object]) -> Checkpoint | None:
-        """The newest that is whole; the others are told of and left where they are."""
+    def newest(self, told: Callable[[str], object], lengths: Mapping[str, int]) -> Checkpoint | None:
+        """The newest that is whole and to which a journal of these lengths can be cut back; the others are told of
+        and left where they are."""
         for folder in reversed(self._folders()):
             try:
-                return _opened(folder)
+                return _opened(folder, lengths)
             except ResumeError as error:
                 told(str(error))
         return None
@@ -113,16 +118,16 @@ class Checkpoints:
                 yield folder
 
     def _folders(self) -> list[Path]:
-        return sorted(self._home.glob("step-*"), key=_step_of)
+        """Ours, by step; whatever else somebody keeps there is not touched."""
+        return sorted((f for f in self._home.glob("step-*") if OURS.fullmatch(f.name) and f.is_dir()), key=_step_of)
 
     def _sweep(self) -> None:
-        for rest in self._home.glob(".*"):
+        for rest in self._home.glob(".*step-*.partial*"):
             shutil.rmtree(rest, ignore_errors=True)
 
 
 def _step_of(folder: Path) -> int:
-    number = folder.name.removeprefix("step-")
-    return int(number) if number.isdecimal() else -1
+    return int(folder.name.removeprefix("step-"))
 
 
 def _seal(folder: Path, step: int, offsets: Mapping[str, int]) -> None:
@@ -135,18 +140,22 @@ def _seal(folder: Path, step: int, offsets: Mapping[str, int]) -> None:
     _flush(folder)
 
 
-def _opened(folder: Path) -> Checkpoint:
-    """A checkpoint whose files are those of its manifest."""
+def _opened(folder: Path, lengths: Mapping[str, int]) -> Checkpoint:
+    """A checkpoint whose files are those of its manifest, and whose journal is still there."""
     path = folder / STATE_FOLDER / MANIFEST_FILE
     try:
         manifest = json.loads(path.read_bytes())
-        files, step, offsets = manifest["files"], int(manifest["step"]), manifest["offsets"]
+        files, step = manifest["files"], int(manifest["step"])
+        offsets = {name: int(manifest["offsets"][name]) for name in lengths}
         if manifest["schema"] != SCHEMA:
             raise ResumeError(f"checkpoint {folder} is skipped: it has schema {manifest['schema']}, not {SCHEMA}")
         for name, facts in files.items():
             if not (folder / name).is_file() or _facts(folder / name) != facts:
                 raise ResumeError(f"checkpoint {folder} is skipped: {name} is not the file that was written")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        for name, length in lengths.items():
+            if length < offsets[name]:
+                raise ResumeError(f"checkpoint {folder} is skipped: {name} has lost lines that it had then")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ResumeError(f"checkpoint {folder} is skipped: it has no readable {MANIFEST_FILE}") from error
     return Checkpoint(folder, step, offsets)
 

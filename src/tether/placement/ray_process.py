@@ -22,6 +22,9 @@ ENDS_WITHIN_S = 10.0
 """How long the thread that listens may take to notice that it is over."""
 LAST_WORDS = 3
 """Lines of a dead process that are told."""
+OF_RAY = (":job_id:", ":actor_name:", ":task_name:")
+BLOCKING = "Using blocking ray.get inside async actor"
+"""What Ray itself writes there; it is no cause of anything."""
 
 
 class ProcessDiedError(Exception):
@@ -122,7 +125,8 @@ class Process:
             return ""
         for path in self._terms.logs.glob(f"worker-*-{self.facts['pid']}.err"):
             with suppress(OSError):
-                lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+                lines = [line.strip() for line in path.read_text(errors="replace").splitlines()]
+                lines = [line for line in lines if line and not line.startswith(OF_RAY) and BLOCKING not in line]
                 return " | ".join(lines[-LAST_WORDS:])
         return ""
 
