@@ -117,6 +117,10 @@ def make_run(folder: Path, num_steps: int = 160, end: str = "finish", note: str 
                 ledger.finish(rollout_of(id, step))
                 ledger.close(id, "filtered:flat-group" if step % 9 == 4 else "trained", step=step, used_s=2.0)
             writer.event(Event(event="step", step=step, version=step, metrics=metrics_of(step, rng)))
+            if step % 8 == 7:
+                distances = {"distance": 0.002, "allowed": 0.006, "abs_d_previous": 0.03}
+                measured = {f"probe/{name}": Metric(value) for name, value in distances.items()}
+                writer.event(Event(event="check", step=step, version=step, metrics=measured))
             if step % 20 == 0:
                 writer.rollouts([sample_of(step, f"g{step}/0", rng)])
             if step % 32 == 31:

@@ -135,6 +135,19 @@ PANELS: Final = (
         scale="log",
     ),
     Panel(
+        title="Self-check",
+        unit="|d|, nats",
+        says="After each publication: how far the engine's numbers lie from those of the weights it was sent, what "
+        "would have stopped the run, and how far they lie from the version before. Healthy: below both.",
+        curves=(
+            Curve(metric="probe/distance", label="to what was sent", colour=BLUE, event="check"),
+            Curve(metric="probe/allowed", label="allowed", colour=GREY, event="check"),
+            Curve(metric="probe/abs_d_previous", label="to the version before", colour=ORANGE, event="check"),
+        ),
+        scale="log",
+        is_noisy=False,
+    ),
+    Panel(
         title="SAT's trust region",
         unit="log-ratio, radius",
         says="q, above which a token's radius contracts, and the PPO radius below and above 1 that gives the same "
