@@ -21,7 +21,8 @@ ROUNDS, PAUSE_S = 50, 0.1
 """How often it looks whether anybody is left, and how long it waits in between; what starts up late is met, too."""
 CALM = 3
 """Rounds without anybody after which it is done."""
-OF_RAY = (b"ray", b"gcs_server")
+OF_RAY = (b"ray::", b"/ray/", b"raylet", b"gcs_server")
+"""What stands on their command lines."""
 
 
 class Keeper:
@@ -62,8 +63,9 @@ def users_of(folder: str) -> Iterator[int]:
             links = (os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
             if any(link.startswith(f"{folder}/") for link in links):
                 with open(f"/proc/{pid}/cmdline", "rb") as file:
-                    if any(name in file.read() for name in OF_RAY):
-                        yield int(pid)
+                    command = file.read()
+                if any(name in command for name in OF_RAY):
+                    yield int(pid)
 
 
 def main() -> None:
