@@ -32,17 +32,3 @@ def test_whatever_of_rays_works_in_the_folder_ends_with_it_and_nobody_else_does(
         for process in (theirs, somebody):
             process.kill()
             process.communicate()
-
-
-def test_a_pid_that_it_was_told_of_ends_too(tmp_path):
-    folder = tmp_path / "session"
-    folder.mkdir()
-    keeper = Keeper(str(folder))
-    process = holder(folder, "anything")
-    try:
-        keeper.watch(process.pid)
-        keeper.close()
-        assert process.wait(10) == -9
-    finally:
-        process.kill()
-        process.communicate()
