@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tether.errors import ConfigError
 from tether.models.modelcard import Syllabus
 from tether.registry import TASKS
+from tether.tasks.operations import apply
 from tether.tasks.splits import check_splittable, hash_number, is_heldout
 from tether.tasks.task import Problem, Split
 
@@ -87,21 +88,6 @@ class Arithmetic:
         for _ in range(source.randint(self.min_operations, self.max_operations)):
             chain += source.choice(self.operators) + str(source.randrange(1, self.modulus))
         return chain + "="
-
-
-def apply(operator: str, left: int, right: int) -> int:
-    """One operation on whole numbers.
-
-    >>> apply("+", 4, 3), apply("-", 0, 2), apply("*", 3, 5)
-    (7, -2, 15)
-    """
-    match operator:
-        case "+":
-            return left + right
-        case "-":
-            return left - right
-        case _:
-            return left * right
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from tether.errors import ConfigError
 from tether.registry import TASKS
-from tether.tasks.splits import is_heldout
+from tether.tasks.operations import apply
+from tether.tasks.splits import check_splittable, is_heldout
 from tether.tasks.task import Problem, Split
 
 _LARGEST = 10**6
-_FEWEST_PROBLEMS = 100  # below it a split may hold nothing at all
 
 
 @TASKS.register("sums")
@@ -53,11 +53,7 @@ class Sums:
             raise ConfigError(f"largest must be 1 to {_LARGEST}; got {self.largest}")
         if not self.operators or set(self.operators) - set("+-*") or len(set(self.operators)) != len(self.operators):
             raise ConfigError(f"operators must be some of '+-*', each once; got {self.operators!r}")
-        if self.num_problems < _FEWEST_PROBLEMS:
-            raise ConfigError(
-                f"a task needs at least {_FEWEST_PROBLEMS} different problems to be split; these settings make "
-                f"{self.num_problems}; raise largest, or allow more operators"
-            )
+        check_splittable(self.num_problems, "problems", "raise largest, or allow more operators")
         if self.system and not self.chat:
             raise ConfigError(f"a system message needs chat = true; got system {self.system!r} with chat = false")
 
@@ -79,18 +75,8 @@ class Sums:
         question = f"What is {left} {operator} {right}?"
         return Problem(
             text=f"{question} {self.suffix}" if self.suffix else question,
-            reference=str(_result(left, operator, right)),
+            reference=str(apply(left, operator, right)),
             demonstration="",
             chat=self.chat,
             system=self.system,
         )
-
-
-def _result(left: int, operator: str, right: int) -> int:
-    match operator:
-        case "+":
-            return left + right
-        case "-":
-            return left - right
-        case _:
-            return left * right
