@@ -75,7 +75,7 @@ class Sums:
         question = f"What is {left} {operator} {right}?"
         return Problem(
             text=f"{question} {self.suffix}" if self.suffix else question,
-            reference=str(apply(left, operator, right)),
+            reference=str(apply(operator, left, right)),
             demonstration="",
             chat=self.chat,
             system=self.system,
