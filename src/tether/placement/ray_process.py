@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from tether.placement.ray_host import CONTROL, Host
 
 ENDS_WITHIN_S = 10.0
 """How long the thread that listens may take to notice that it is over."""
+ENDS_ITSELF_S, LOOKS = 2.0, 40
+"""How long a process may take to end as Ray tells it, and how often one looks; Ray complains of those killed before."""
 LAST_WORDS = 3
 """Lines of a dead process that are told."""
 OF_RAY = (":job_id:", ":actor_name:", ":task_name:")
@@ -160,7 +163,11 @@ class Process:
 
         with suppress(Exception):  # it may be gone already
             ray.kill(self._host)
-        if self._birth and birth_of(int(self.facts["pid"])) == self._birth:
+        for _ in range(LOOKS if self._birth else 0):
+            if birth_of(int(self.facts["pid"])) != self._birth:
+                return
+            time.sleep(ENDS_ITSELF_S / LOOKS)
+        if self._birth:
             with suppress(ProcessLookupError):  # one that is stopped or stuck does not hear Ray
                 os.kill(int(self.facts["pid"]), signal.SIGKILL)
 
