@@ -187,7 +187,7 @@ def test_saving_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     def full(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(loading, "_flush", full)
+    monkeypatch.setattr(loading, "flush", full)
     with pytest.raises(ModelError, match=r"cannot write the model to .*No space left.*make room"):
         save_model(small(), tmp_path / "home" / "model")
     assert list((tmp_path / "home").iterdir()) == []

@@ -19,12 +19,12 @@ def save(checkpoints: Checkpoints, step: int, *, error: Exception | None = None)
         (folder / "state" / "run.pt").write_bytes(b"state")
         return OFFSETS
 
-    return asyncio.run(checkpoints.save(step, write))
+    return asyncio.run(checkpoints.save(step, write, keep=2))
 
 
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> Checkpoints:
-    return Checkpoints(tmp_path, keep=2)
+    return Checkpoints(tmp_path)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_settings_that_keep_nothing_are_refused(options):
 
 
 def test_a_checkpoint_whose_journal_has_lost_lines_is_skipped_for_an_earlier_one(tmp_path):
-    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints = Checkpoints(tmp_path)
     save(checkpoints, 2)
     told: list[str] = []
     assert checkpoints.newest(told.append, {**OFFSETS, "ledger.jsonl": 1}) is None

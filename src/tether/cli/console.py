@@ -18,6 +18,7 @@ from rich.text import Text
 
 from tether.journal.overlap import overlap_of
 from tether.journal.reader import RunView
+from tether.pipeline.checkpoint import Checkpoints
 from tether.records import Event, Metrics
 
 SHARES = (("gen", "generate"), ("train", "train"), ("pub", "publish"), ("eval", "eval"))
@@ -108,8 +109,8 @@ class TrainingConsole:
             self._on_step(event)
         elif event.event == "fail":
             self._console.print(Text(f"stopped at step {event.step}: {event.note}", "bold red"), soft_wrap=True)
-            saved = sorted((self._folder / "checkpoints").glob("step-*[0-9]"))
-            where = f"after step {int(saved[-1].name[5:])}" if saved else "from the start, for it saved nothing yet"
+            saved = Checkpoints(self._folder).steps
+            where = f"after step {saved[-1]}" if saved else "from the start, for it saved nothing yet"
             self._console.print(
                 f"run directory {self._folder} is kept; to go on {where}: tether train --resume {self._folder}",
                 soft_wrap=True,

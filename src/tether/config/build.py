@@ -142,7 +142,7 @@ def build(
         loops=loops,
         writer=writer,
         eval_options=recipe.eval,
-        checkpoints=Checkpoints(writer.folder, recipe.checkpoint.keep),
+        checkpoints=Checkpoints(writer.folder),
         checkpoint_options=recipe.checkpoint,
         stop=StopRequest(),
         samples=recipe.run.samples,

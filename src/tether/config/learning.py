@@ -97,6 +97,6 @@ def _evaluator(
         temperature=options.temperature,
         max_tokens=recipe.engine.max_tokens,
     )
-    engine = recipe.engine.open(recipe.model.path, store=store, clock=FreeClock(), device=device)
+    engine = engine_of(recipe, store, FreeClock(), device)
     judge = judge_of(loaded, criterion_of(recipe.task))
     return Evaluator(engine, store, prompts, requests, correct_by(judge))

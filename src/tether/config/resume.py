@@ -105,7 +105,7 @@ def plan(folder: Path, source: str | None, settings: Iterable[str], told: Callab
         )
     lengths, steps = _lengths(folder), run.steps[-1].step if run.steps else 0
     is_finished = run.status == "finished" and steps == recipe.run.steps
-    checkpoint = None if is_finished else Checkpoints(folder, 1).newest(told, lengths)
+    checkpoint = None if is_finished else Checkpoints(folder).newest(told, lengths)
     done = steps if run.status == "finished" else checkpoint.step if checkpoint is not None else 0
     if recipe.run.steps < done:
         raise ConfigError(f"run.steps must be at least the {done} steps that are done; got {recipe.run.steps}")
@@ -148,7 +148,7 @@ def roll_back(planned: ResumePlan, writer: RunWriter) -> RunWriter:
         shutil.copyfile(folder / CONFIG_FILE, kept / CONFIG_FILE)
         offsets = dict.fromkeys(LINE_FILES, 0) if planned.checkpoint is None else planned.checkpoint.offsets
         writer.cut_back(offsets, kept)
-        for later in Checkpoints(folder, 1).later_than(step):
+        for later in Checkpoints(folder).later_than(step):
             later.rename(kept / later.name)
         for name in (MODEL_FOLDER, DUMP_FILE):
             if (folder / name).exists():

@@ -219,6 +219,15 @@ def process_facts(role: str) -> dict[str, Any]:
     return {"role": role, "pid": os.getpid(), "host": socket.gethostname(), "started": now}
 
 
+def flush(path: Path) -> None:
+    """Wait until a file, or the list of a folder's files, is on the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 

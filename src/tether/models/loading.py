@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from tether.errors import ModelError
+from tether.journal.writer import flush
 from tether.models.catalog import EMBEDDED, OBTAINABLE, folder_of
 from tether.models.finite import check_finite_weights
 
@@ -92,9 +92,14 @@ def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
             f"a tokenizer needs an end-of-sequence token, or no completion stops; {source!r} has none; "
             f"set eos_token in its tokenizer_config.json"
         )
-    for trace in ("is_local", "local_files_only"):  # where it was read from is no part of it, and is not saved with it
-        tokenizer.init_kwargs.pop(trace, None)
+    forget_origin(tokenizer)
     return tokenizer
+
+
+def forget_origin(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Where a tokenizer was read from is no part of it, and is not saved with it."""
+    for trace in ("is_local", "local_files_only"):
+        tokenizer.init_kwargs.pop(trace, None)
 
 
 def load_model(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedModel:
@@ -135,15 +140,19 @@ def load_model(source: str, *, dtype: str = "float32", device: str = "cpu") -> L
             f"a model needs an embedding for every token; {source!r} has {rows} rows for {len(tokenizer)} tokens; "
             f"take the tokenizer it was trained with"
         )
-    eos_ids = end_ids(tokenizer, model)
-    pad_id = tokenizer.pad_token_id
+    return together(model.to(device).eval(), tokenizer, source=place, context=_context(model, tokenizer))
+
+
+def together(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, source: str, context: int) -> LoadedModel:
+    """A model with its tokenizer, and the ids that follow from both; padding falls back to the first end id."""
+    eos_ids, pad_id = end_ids(tokenizer, model), tokenizer.pad_token_id
     return LoadedModel(
-        model=model.to(device).eval(),
+        model=model,
         tokenizer=tokenizer,
-        source=place,
+        source=source,
         eos_ids=eos_ids,
         pad_id=eos_ids[0] if pad_id is None else int(pad_id),
-        context=_context(model, tokenizer),
+        context=context,
     )
 
 
@@ -184,10 +193,10 @@ def save_model(loaded: LoadedModel, folder: str | Path, *, card: str | None = No
         for file in sorted(beside.rglob("*")):
             if file.is_file():
                 file.chmod(0o644)
-                _flush(file)
-        _flush(beside)
+                flush(file)
+        flush(beside)
         beside.rename(target)
-        _flush(target.parent)
+        flush(target.parent)
     except Exception as error:  # safetensors and tokenizers raise classes of their own when a disk is full
         raise ModelError(
             f"cannot write the model to {target}: {type(error).__name__}: {error}; make room, or choose another folder"
@@ -209,14 +218,6 @@ def _no_progress_bars() -> Iterator[None]:
     finally:
         if was_on:
             logging.enable_progress_bar()
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _check_folder(place: str) -> None:

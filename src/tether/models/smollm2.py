@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tether.errors import ModelError
-from tether.models.loading import DTYPES, LoadedModel, end_ids, save_model
+from tether.models.loading import DTYPES, LoadedModel, forget_origin, save_model, together
 
 NAME: Final = "smollm2"
 NEEDED: Final = ("gguf", "accelerate")
@@ -238,16 +238,8 @@ def read(file: Path, dtype: str) -> LoadedModel:
         ) from error
     context = int(model.config.max_position_embeddings)
     tokenizer.model_max_length = context
-    for trace in ("is_local", "local_files_only"):  # where it was read from is no part of it
-        tokenizer.init_kwargs.pop(trace, None)
-    return LoadedModel(
-        model=model,
-        tokenizer=tokenizer,
-        source=NAME,
-        eos_ids=end_ids(tokenizer, model),
-        pad_id=int(tokenizer.pad_token_id),
-        context=context,
-    )
+    forget_origin(tokenizer)
+    return together(model, tokenizer, source=NAME, context=context)
 
 
 def _num_parameters(weights: Path) -> int:

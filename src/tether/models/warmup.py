@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from tether.errors import ModelError
 from tether.models.catalog import EMBEDDED
-from tether.models.loading import LoadedModel, end_ids, pin_experts, save_model
+from tether.models.loading import LoadedModel, pin_experts, save_model, together
 from tether.models.modelcard import Syllabus, model_card
 from tether.models.tiny import CONTEXT, build_tokenizer
 
@@ -183,14 +183,7 @@ def new_model(name: str) -> LoadedModel:
     """An untrained embedded model, from torch's global random state."""
     model, tokenizer = EMBEDDED[name].build(), build_tokenizer()
     pin_experts(model)
-    return LoadedModel(
-        model=model,
-        tokenizer=tokenizer,
-        source=name,
-        eos_ids=end_ids(tokenizer, model),
-        pad_id=int(tokenizer.pad_token_id),
-        context=CONTEXT,
-    )
+    return together(model, tokenizer, source=name, context=CONTEXT)
 
 
 def _train(

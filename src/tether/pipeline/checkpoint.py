@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from typing import Any
 
 from tether.errors import ConfigError, ResumeError, TetherError
 from tether.journal.schema import MODEL_FOLDER
+from tether.journal.writer import flush
 
 CHECKPOINTS_FOLDER = "checkpoints"
 STATE_FOLDER = "state"
@@ -64,12 +64,17 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints of one run directory."""
 
-    def __init__(self, run: Path, keep: int) -> None:
-        self._home, self._keep = run / CHECKPOINTS_FOLDER, keep
+    def __init__(self, run: Path) -> None:
+        self._home = run / CHECKPOINTS_FOLDER
         self.model = run / MODEL_FOLDER
         """Where the final weights go."""
 
-    async def save(self, step: int, write: Callable[[Path], Awaitable[Mapping[str, int]]]) -> Path:
+    @property
+    def steps(self) -> list[int]:
+        """After which there is one, whole or not."""
+        return [_step_of(folder) for folder in self._folders()]
+
+    async def save(self, step: int, write: Callable[[Path], Awaitable[Mapping[str, int]]], *, keep: int) -> Path:
         """``checkpoints/step-N/`` with what ``write`` puts into a new folder; older ones beyond ``keep`` go after it.
 
         ``write`` returns the lengths of the journal's files. The folder gets its name when every byte is on the disk.
@@ -84,8 +89,8 @@ class Checkpoints:
             if target.exists():
                 shutil.rmtree(target)  # made before a rollback; the run has come here again
             beside.rename(target)
-            _flush(self._home)
-            for old in self._folders()[: -self._keep]:
+            flush(self._home)
+            for old in self._folders()[:-keep]:
                 shutil.rmtree(old)
         except (OSError, RuntimeError) as error:  # torch raises the latter when a disk is full
             if isinstance(error, TetherError):
@@ -136,8 +141,8 @@ def _seal(folder: Path, step: int, offsets: Mapping[str, int]) -> None:
     manifest = {"schema": SCHEMA, "step": step, "offsets": dict(offsets), "files": files}
     (folder / STATE_FOLDER / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     for path in sorted(folder.rglob("*"), reverse=True):
-        _flush(path)
-    _flush(folder)
+        flush(path)
+    flush(folder)
 
 
 def _opened(folder: Path, lengths: Mapping[str, int]) -> Checkpoint:
@@ -163,11 +168,3 @@ def _opened(folder: Path, lengths: Mapping[str, int]) -> Checkpoint:
 def _facts(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
-def _flush(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -135,7 +135,8 @@ class Controller:
         self._tell_checked()
         is_last = number == self.loops.steps
         if self.checkpoint_options.due(number) or (self.stop.is_asked and not is_last):
-            await self.loops.watch.timing("checkpoint", self.checkpoints.save(number, self._write_checkpoint))
+            saving = self.checkpoints.save(number, self._write_checkpoint, keep=self.checkpoint_options.keep)
+            await self.loops.watch.timing("checkpoint", saving)
         if not is_last:
             self.stop.check(number, saved=True)
 

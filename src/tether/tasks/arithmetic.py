@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tether.errors import ConfigError
 from tether.models.modelcard import Syllabus
 from tether.registry import TASKS
-from tether.tasks.operations import apply
+from tether.tasks.operations import apply, check_operators
 from tether.tasks.splits import check_splittable, hash_number, is_heldout
 from tether.tasks.task import Problem, Split
 
@@ -55,8 +55,7 @@ class Arithmetic:
             )
         if self.max_operations > _MOST_OPERATIONS:
             raise ConfigError(f"max_operations must be at most {_MOST_OPERATIONS}; got {self.max_operations}")
-        if not self.operators or set(self.operators) - set("+-*") or len(set(self.operators)) != len(self.operators):
-            raise ConfigError(f"operators must be some of '+-*', each once; got {self.operators!r}")
+        check_operators(self.operators)
         check_splittable(self.num_problems, "problems", "raise modulus or max_operations, or allow more operators")
 
     @property

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from tether.errors import ConfigError
+
+
+def check_operators(operators: str) -> None:
+    """Refuse what is not some of ``+-*``, each once."""
+    if not operators or set(operators) - set("+-*") or len(set(operators)) != len(operators):
+        raise ConfigError(f"operators must be some of '+-*', each once; got {operators!r}")
+
 
 def apply(operator: str, left: int, right: int) -> int:
     """One operation on whole numbers.

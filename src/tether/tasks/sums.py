@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tether.errors import ConfigError
 from tether.registry import TASKS
-from tether.tasks.operations import apply
+from tether.tasks.operations import apply, check_operators
 from tether.tasks.splits import check_splittable, is_heldout
 from tether.tasks.task import Problem, Split
 
@@ -51,8 +51,7 @@ class Sums:
     def __post_init__(self) -> None:
         if not 1 <= self.largest <= _LARGEST:
             raise ConfigError(f"largest must be 1 to {_LARGEST}; got {self.largest}")
-        if not self.operators or set(self.operators) - set("+-*") or len(set(self.operators)) != len(self.operators):
-            raise ConfigError(f"operators must be some of '+-*', each once; got {self.operators!r}")
+        check_operators(self.operators)
         check_splittable(self.num_problems, "problems", "raise largest, or allow more operators")
         if self.system and not self.chat:
             raise ConfigError(f"a system message needs chat = true; got system {self.system!r} with chat = false")
