@@ -12,9 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tether.core.algorithm import Algorithm
-from tether.core.loss import EdgeStatistics, LossTerms, measure_scope, policy_loss
+from tether.core.loss import LossTerms, measure_scope, policy_loss
 from tether.core.measures import clipping, mismatch, staleness
-from tether.core.rule import Correction, PolicyTokens, Rule
+from tether.core.memory import EdgeStatistics
+from tether.core.rule import PolicyTokens, Readable
 from tether.core.tokens import TokenBatch
 from tether.errors import ConfigError, NonFiniteError, ResumeError, StalenessError
 from tether.models.policy import Policy
@@ -236,14 +237,16 @@ class Trainer:
     def _with_proximal(self, tokens: TokenBatch, logp: Float[Tensor, "T"]) -> TokenBatch:
         # one update a batch: the anchor is the current policy itself, so its own forward serves, and the ratio to it
         # is 1 to the last bit
-        return replace(tokens, logp_proximal=self._algorithm.proximal(logp.detach(), tokens.logp_behavior))
+        anchored = replace(tokens, logp_anchor=logp.detach())
+        return replace(anchored, logp_proximal=self._algorithm.proximal(anchored, logp.detach()))
 
     def _measure_step(
         self, micro_batches: Sequence[MicroBatch], batches: Sequence[TokenBatch]
     ) -> EdgeStatistics | None:
         """Statistics of the whole step; ``None`` where each micro-batch's own forward serves."""
-        factors: tuple[Rule | Correction, ...] = (self._algorithm.rule, *self._algorithm.corrections)
-        if len(micro_batches) == 1 or self._algorithm.measure == "micro-batch" or not any(f.needs for f in factors):
+        traits = [self._algorithm.rule.traits, *(c.traits for c in self._algorithm.corrections)]
+        is_local = len(micro_batches) == 1 or self._algorithm.measure == "micro-batch"
+        if is_local or not any(one.needs for one in traits):
             return None
         with torch.no_grad():
             logps = [self._forward(m, entropy=False).logp for m in micro_batches]
@@ -315,11 +318,14 @@ class Trainer:
     def _readings(self, step: Step, scopes: Sequence[EdgeStatistics]) -> Metrics:
         """The rule's scope-wide numbers; with several scopes in a step, their mean weighted by tokens."""
         rule = self._algorithm.rule
+        if not isinstance(rule, Readable):
+            return {}
+        measured = rule.traits.measured(self._algorithm.level)
         if all(scope is scopes[0] for scope in scopes):
-            weighted = [(1.0, rule.readings(scopes[0][rule.reads]))]
+            weighted = [(1.0, rule.readings(scopes[0][measured]))]
         else:
             sizes = [float(sum(len(row.rollout.completion) for row in m.rows)) for m in step.micro_batches]
-            weighted = [(w, rule.readings(scope[rule.reads])) for w, scope in zip(sizes, scopes, strict=True)]
+            weighted = [(w, rule.readings(scope[measured])) for w, scope in zip(sizes, scopes, strict=True)]
         total = sum(weight for weight, _ in weighted)
         return {name: Metric(sum(w * readings[name] for w, readings in weighted) / total) for name in weighted[0][1]}
 
