@@ -11,7 +11,7 @@ from tether.core.kl import KLPenalty
 from tether.core.proximal import Proximal
 from tether.core.ratio import Level
 from tether.core.replay import Replay
-from tether.core.rule import Correction, Rule
+from tether.core.rule import Correction, Rule, Traits
 from tether.core.statistics import Scope
 from tether.core.step_size import StepSize
 from tether.errors import ConfigError
@@ -65,3 +65,8 @@ class Algorithm:
         if not 0 <= self.entropy <= MOST_ENTROPY:
             raise ConfigError(f"algorithm.entropy must lie in 0 .. {MOST_ENTROPY:g} (0 for none); got {self.entropy}")
         check_composition(self.proximal, self.level, self.rule, self.corrections, self.measure)
+
+    @property
+    def traits(self) -> tuple[Traits, ...]:
+        """Of the rule and of the corrections, in order."""
+        return (self.rule.traits, *(correction.traits for correction in self.corrections))

@@ -128,8 +128,7 @@ def measure_scope(algorithm: Algorithm, parts: Iterable[Part], across: Gather | 
     A factor's statistics are taken on the log-ratio of the edge that it names, at its level, exactly as the factor
     will see it. ``across`` gathers shares over ranks.
     """
-    traits = [algorithm.rule.traits, *(c.traits for c in algorithm.corrections)]
-    return measure_traits(traits, algorithm.level, parts, across)
+    return measure_traits(algorithm.traits, algorithm.level, parts, across)
 
 
 def measure_traits(
