@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tether.core.statistics import AbsoluteQuantile, Statistic, Statistics, measure
+from tether.core.statistics import CPU_STRETCH, AbsoluteQuantile, Statistic, Statistics, measure
 from tether.core.tokens import TokenBatch
 
 from .batches import batches, every_correction, every_rule
@@ -120,6 +120,13 @@ def test_a_naive_product_would_take_the_wrong_rank():
 )
 def test_quantile_at_the_edges(values, answer):
     assert quantile_of(values, 0.9) == np.float32(answer)
+
+
+def test_quantile_counts_every_stretch_of_a_long_scope():
+    d = torch.randn(2 * CPU_STRETCH + 3, generator=torch.Generator().manual_seed(0))
+    trainable = torch.arange(len(d)) % 3 > 0
+    wanted = np.quantile(d[trainable].abs().numpy(), 0.9, method="inverted_cdf")
+    assert measure([(d, tokens_like(d, trainable))], [AbsoluteQuantile(0.9)])[AbsoluteQuantile(0.9)].item() == wanted
 
 
 def test_quantile_of_no_trainable_token_is_zero():

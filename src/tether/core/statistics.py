@@ -6,7 +6,7 @@ so a rule may not compute one: it names what it needs, ``measure`` supplies it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, final, runtime_checkable
 
@@ -53,6 +53,8 @@ class Statistic(Protocol):
 
 LOW_BITS = 15
 """A non-negative float32 has 31 bits; the first round counts the upper 16, the second the lower 15."""
+CPU_STRETCH, STRETCH = 1 << 16, 1 << 24
+"""Tokens counted at once: what stays in a CPU's cache, and what fills any other device."""
 
 
 @final
@@ -82,13 +84,16 @@ class AbsoluteQuantile:
 
     def local(self, d: Float[Tensor, "T"], tokens: TokenBatch, sofar: Sofar) -> Int64[Tensor, "bins"]:
         """Counts of trainable |d| by their upper bits; then, inside the bucket of the answer, by their lower bits."""
-        bits = d.detach().float().abs().view(torch.int32).long()
-        counted = tokens.trainable
-        if not sofar:
-            return _counts(bits >> LOW_BITS, counted, 1 << (31 - LOW_BITS))
-        bucket, _ = self._place(sofar[0])
-        inside = counted & ((bits >> LOW_BITS) == bucket)
-        return _counts(bits & ((1 << LOW_BITS) - 1), inside, 1 << LOW_BITS)
+        bucket = self._place(sofar[0])[0].int() if sofar else None
+        counts = torch.zeros(1 << (31 - LOW_BITS if bucket is None else LOW_BITS), dtype=torch.int64, device=d.device)
+        for piece, counted in stretches(d.detach(), tokens.trainable):
+            bits = piece.float().abs().view(torch.int32)
+            index = bits >> LOW_BITS
+            if bucket is not None:
+                index, counted = bits & ((1 << LOW_BITS) - 1), counted & (index == bucket)
+            # scatter_add, not bincount or a boolean index: those wait for the device
+            counts.scatter_add_(0, index.long(), counted.long())
+        return counts
 
     def reduce(self, parts: Sequence[Tensor]) -> Int64[Tensor, "bins"]:
         """Sum of counts."""
@@ -110,9 +115,14 @@ class AbsoluteQuantile:
         return bucket, rank - (total[bucket] - counts[bucket])
 
 
-def _counts(index: Int64[Tensor, "T"], counted: Tensor, size: int) -> Int64[Tensor, "bins"]:
-    # scatter_add, not bincount or a boolean index: those wait for the device
-    return torch.zeros(size, dtype=torch.int64, device=index.device).scatter_add_(0, index, counted.long())
+def stretches(*columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Tensors ``[T]`` in stretches of one length, so that what is made of one is small: on a CPU it stays in the cache.
+
+    >>> [[x.tolist() for x in each] for each in stretches(torch.tensor([1, 2]), torch.tensor([3, 4]))]
+    [[[1, 2], [3, 4]]]
+    """
+    length = CPU_STRETCH if columns[0].device.type == "cpu" else STRETCH
+    return zip(*(torch.split(column, length) for column in columns), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
