@@ -48,7 +48,9 @@ def test_a_micro_batch_that_may_hold_too_few_long_answers_is_a_doubt():
 
 def test_sat_against_the_anchor_of_a_single_update_is_refused():
     told = refused("algorithm.preset=sat-grpo", "algorithm.proximal=anchor", "algorithm.corrections=[{name='tis'}]")
-    assert told.startswith("rule 'sat' measures how far ratios lie from 1, and against proximal 'anchor' with one update")
+    assert told.startswith(
+        "rule 'sat' measures how far ratios lie from 1, and against proximal 'anchor' with one update"
+    )
     assert told.endswith("use proximal = 'rollout'")
 
 
