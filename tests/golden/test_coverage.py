@@ -11,8 +11,6 @@ from .test_groups_and_sums import DIAGNOSTICS
 PENDING = {
     "bound check": "planning: improvement bounds",
     "SeqClip [.995,1.005], A=+1": "correction seqclip",
-    "DPPO ratio window abs(r-1) <= delta/mu": "rule dppo",
-    "DPPO discriminators, sampled token = first": "rule dppo",
     "GEPO": "rule gepo",
     "KPop": "correction kpop",
     "ESTR eps=.01": "correction estr",
@@ -45,7 +43,6 @@ PENDING = {
 """Tables that no test reads yet, and what they wait for. The change that brings the subject takes its line out."""
 
 PARTLY = {
-    "per-token inputs": "TV and Bernoulli KL (rule dppo)",
     "per-token loss": "test_per_token.PENDING_COLUMNS",
     "per-token dL/dlogp": "test_per_token.PENDING_COLUMNS",
     "kernels (psi(0)=1, psi(q)=1/2)": "kernels exp, gauss, reciprocal",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +15,7 @@ from tether.core.statistics import AbsoluteQuantile
 from tether.registry import CORRECTIONS, RULES
 from tether.scales.quantile import Quantile
 
-from .batches import LEVELS, algorithm_of, batches, every_correction, every_rule, terms_and_gradient
+from .batches import LEVELS, algorithm_of, batches, every_correction, every_rule, levels, terms_and_gradient
 
 few = settings(max_examples=15)
 
@@ -23,10 +25,22 @@ def assert_close(got: Tensor, wanted: Tensor) -> None:
 
 
 OPEN_RULES: dict[str, Rule] = {
+    "cispo": RULES.build("cispo", epsilon_high=1e9),
+    "dis": RULES.build("dis", epsilon_low=1.0, epsilon_high=1e9),
+    "dppo": RULES.build("dppo", delta_low=1.0, delta_high=1.0, cap=1e9),
+    "drpo": RULES.build("drpo", delta=1e9),
     "ppo": RULES.build("ppo", epsilon_low=1.0, epsilon_high=1e9),
     "sat": RULES.build("sat", epsilon_low=1.0, epsilon_high=1e9, scale=Quantile(level=1.0)),
+    "spo": RULES.build("spo", epsilon=1e9, ratio_cap=1e9),
+    "tis-reinforce": RULES.build("tis-reinforce", cap=1e9),
+    "up": RULES.build("up", epsilon_low=1.0, dual_clip=None),
 }
 """Every rule with its options at the end where nothing is cut; a new rule names its own."""
+
+OTHER_LIMITS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "up": lambda ratio, advantage: torch.where(advantage > 0, 1.0, ratio),
+}
+"""Rules whose coefficient of ``A grad logp`` in the limit is by definition not the ratio: what it is instead."""
 
 OPEN_CORRECTIONS: dict[str, dict[str, float]] = {"tis": {"cap": 1e6}}
 
@@ -36,8 +50,7 @@ def test_every_rule_and_correction_names_its_open_limit():
     assert set(OPEN_CORRECTIONS) == {name for name, _ in every_correction()}
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", OPEN_RULES)
+@pytest.mark.parametrize(("name", "level"), [(name, at) for name, rule in OPEN_RULES.items() for at in levels(rule)])
 @given(drawn=batches())
 @few
 def test_a_rule_whose_radii_grow_recovers_the_importance_weighted_gradient(name, level, drawn):
@@ -45,7 +58,8 @@ def test_a_rule_whose_radii_grow_recovers_the_importance_weighted_gradient(name,
     _, gradient = terms_and_gradient(drawn, algorithm_of(OPEN_RULES[name], level=level))
     quiet = tokens.neutralized()
     ratio = edge_log_ratio("total", torch.where(tokens.trainable, logp, 0.0), quiet, level).exp()
-    assert_close(gradient, -quiet.advantage * ratio)
+    coefficient = OTHER_LIMITS[name](ratio, quiet.advantage) if name in OTHER_LIMITS else ratio
+    assert_close(gradient, -quiet.advantage * coefficient)
 
 
 @pytest.mark.parametrize("name", OPEN_CORRECTIONS)
