@@ -116,11 +116,9 @@ def test_decomposition_of_the_ratio():
 # --- TIS -------------------------------------------------------------------------------------------------------------
 
 
-def weights(log_k: list[float], cap: float, level: str = "token") -> torch.Tensor:
-    tokens = tokens_with(
-        behavior=[0.0] * len(log_k), proximal=log_k, advantage=[1.0] * len(log_k), sequence=[0] * len(log_k)
-    )
-    seen = edge_log_ratio("weight", torch.zeros(len(log_k)), tokens, level)
+def weights(log_k: list[float], cap: float) -> torch.Tensor:
+    tokens = tokens_with(behavior=[0.0] * len(log_k), proximal=log_k, advantage=[1.0] * len(log_k))
+    seen = edge_log_ratio("weight", torch.zeros(len(log_k)), tokens, "token")
     return TIS(cap=cap)(seen, PolicyTokens(seen), tokens, Statistics({})).value
 
 
@@ -130,17 +128,3 @@ def test_tis_on_the_token_set():
     r = log([row["pi"] / row["mu"] for row in TOKENS[: len(table)]])
     assert_close(weights(r, 2.0), [row["min(r,2)"] for row in table])
     assert_close(weights(r, 5.0), [row["TIS Qwen min(r,5)"] for row in table])
-
-
-def test_tis_at_its_cap():
-    table = rows("IcePop/TIS edges")
-    k = log([row["k"] for row in table])
-    assert_close(weights(k, 2.0), [row["TIS C=2"] for row in table])
-    assert_close(weights(k, 5.0), [row["TIS C=5"] for row in table])
-
-
-@pytest.mark.parametrize(("level", "name"), [("token", "token"), ("sequence", "geometric")])
-def test_tis_follows_the_level_of_the_recipe(level, name):
-    settings = inputs("TIS levels, log k = .3,.2,.4")
-    wanted = {row["level"]: row["weight per token"] for row in rows("TIS levels, log k = .3,.2,.4")}
-    assert_close(weights(settings["log_k"], settings["C"], level), wanted[name])
