@@ -13,7 +13,7 @@ PENDING = {
     "GEPO": "rule gepo",
     "M2PO elimination (AReaL, budget .04)": "correction m2po",
     "M2PO cap (official code, budget .04)": "rule m2po",
-    "VCPO OPOB": "step scaling",
+    "VCPO OPOB": "a gradient norm a response",
     "R3 gate": "replay routing",
     "R3 vs full-softmax-then-mask (wrong unless renormalised)": "replay routing",
     "top-p replay, logits 3,2,1,0,-1": "replay support",
@@ -38,7 +38,6 @@ PARTLY = {
     "kernels (psi(0)=1, psi(q)=1/2)": "kernels exp, gauss, reciprocal",
     "GSPO x token weights (T=2, rho=1, A=1): dL/dlp": "column (a) is another form, not offered",
     "version bookkeeping": "delta_intra, delta_inter",
-    "VCPO ESS": "lr scale",
     DIAGNOSTICS: "sampled TV mu |r - 1|",
     "d-bar averaging": "per-sample mean",
 }
