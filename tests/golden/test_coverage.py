@@ -19,8 +19,6 @@ PENDING = {
     "ESTR normaliser": "correction estr",
     "OPSM delta=1e-4": "correction opsm",
     "TRM delta=.05": "correction trm",
-    "M2PO elimination (AReaL, budget .04)": "correction m2po",
-    "M2PO cap (official code, budget .04)": "rule m2po",
     "VCPO OPOB": "step scaling",
     "PPO-EWMA, theta_k = 0,1,2,3, beta=.5": "proximal ewma",
     "EWMA decay": "proximal ewma",

@@ -25,10 +25,11 @@ def assert_close(got: Tensor, wanted: Tensor) -> None:
 OPEN_RULES: dict[str, Rule] = {
     "ppo": RULES.build("ppo", epsilon_low=1.0, epsilon_high=1e9),
     "sat": RULES.build("sat", epsilon_low=1.0, epsilon_high=1e9, scale=Quantile(level=1.0)),
+    "m2po": RULES.build("m2po", budget=400.0),
 }
 """Every rule with its options at the end where nothing is cut; a new rule names its own."""
 
-OPEN_CORRECTIONS: dict[str, dict[str, float]] = {"tis": {"cap": 1e6}}
+OPEN_CORRECTIONS: dict[str, dict[str, float]] = {"tis": {"cap": 1e6}, "m2po-elimination": {"budget": 400.0}}
 
 
 def test_every_rule_and_correction_names_its_open_limit():
