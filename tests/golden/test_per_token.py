@@ -9,7 +9,10 @@ from tether.core.ratio import beyond_guard, edge_log_ratio, log_ratio
 from tether.core.rule import PolicyTokens
 from tether.core.statistics import Statistics
 from tether.corrections.tis import TIS
+from tether.rules.aspo import ASPO
 from tether.rules.ppo import PPO
+from tether.rules.sapo import SAPO
+from tether.rules.topr import TOPR
 
 from .tables import assert_close, inputs, log, loss_and_gradient, one_by_one, recipe, rows, tokens_with
 
@@ -21,13 +24,16 @@ PPO_2 = recipe(PPO(epsilon_low=0.2, epsilon_high=0.2))
 RECIPES = {
     "ppo": (PPO_2, "mu"),
     "dual_clip": (recipe(PPO(epsilon_low=0.2, epsilon_high=0.2, dual_clip=3.0)), "mu"),
+    "topr_tok": (recipe(TOPR()), "mu"),
+    "sapo": (recipe(SAPO(tau_positive=1.0, tau_negative=1.05)), "mu"),
+    "aspo": (recipe(ASPO(epsilon_low=0.2, epsilon_high=0.2, cap=3.0)), "mu"),
     "decoupled": (recipe(PPO(epsilon_low=0.2, epsilon_high=0.2), corrections=(TIS(cap=100.0),)), "mutilde"),
 }
 """Column -> recipe and the policy that its ratio is clipped against."""
 
 PENDING_COLUMNS = {
-    *("ppo_mask", "dppo_tv.15", "dppo_kl.05", "dppo_tv1e-3_x_clip", "cispo", "topr_tok", "dis", "spo"),
-    *("drpo.15", "drpo12.5", "up", "sapo", "aspo"),
+    *("ppo_mask", "dppo_tv.15", "dppo_kl.05", "dppo_tv1e-3_x_clip", "cispo", "dis", "spo"),
+    *("drpo.15", "drpo12.5", "up"),
 }
 """Rules that do not exist yet; a new rule moves its column into RECIPES."""
 

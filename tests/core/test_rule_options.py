@@ -1,0 +1,23 @@
+"""Options of rules beyond their range are refused where they are set, with the way out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tether.registry import RULES
+
+REFUSED = [
+    ("aspo", {"epsilon_low": 1.5}, r"epsilon_low of aspo must lie in \[0, 1\]; got 1.5"),
+    ("aspo", {"cap": 1.0}, r"cap of aspo must lie in \(1, 1e\+09\] \(3 is usual\); got 1.0"),
+    ("aspo", {"cap": math.inf}, r"cap of aspo must lie in \(1, 1e\+09\]"),
+    ("sapo", {"tau_positive": 0.0}, r"tau_positive of sapo must lie in \[1e-07, 1000\] \(about 1 is usual\); got 0.0"),
+    ("sapo", {"tau_negative": math.nan}, r"tau_negative of sapo must lie in .*; got nan"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "message"), REFUSED, ids=[f"{name} {o}" for name, o, _ in REFUSED])
+def test_an_option_beyond_its_range_is_refused(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        RULES.build(name, **options)
