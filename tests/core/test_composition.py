@@ -12,6 +12,7 @@ from tether.corrections.tis import TIS
 from tether.errors import ConfigError
 from tether.proximal.anchor import AnchorProximal
 from tether.proximal.rollout import RolloutProximal
+from tether.rules.gmpo import GMPO
 from tether.rules.ppo import PPO
 from tether.rules.sat import SAT
 
@@ -76,3 +77,10 @@ def test_two_weights_on_one_edge_are_refused():
 def test_a_cap_that_truncates_nothing_is_refused(cap):
     with pytest.raises(ValueError, match=r"cap of tis must lie in \(0, 1e6\] \(2 is usual\); got"):
         TIS(cap=cap)
+
+
+@pytest.mark.parametrize(("proximal", "correction"), [(RolloutProximal(), MASK), (AnchorProximal(), TIS())])
+def test_a_token_weight_or_mask_beside_a_rule_that_averages_tokens_is_refused(proximal, correction):
+    with pytest.raises(ConfigError, match=r"rule 'gmpo' averages the ratios of a response, so what .* would leak back"):
+        compose(proximal, correction, rule=GMPO())
+    assert compose(RolloutProximal(), rule=GMPO()).corrections == ()

@@ -14,6 +14,9 @@ REFUSED = [
     ("aspo", {"cap": math.inf}, r"cap of aspo must lie in \(1, 1e\+09\]"),
     ("sapo", {"tau_positive": 0.0}, r"tau_positive of sapo must lie in \[1e-07, 1000\] \(about 1 is usual\); got 0.0"),
     ("sapo", {"tau_negative": math.nan}, r"tau_negative of sapo must lie in .*; got nan"),
+    ("vespo", {"k_negative": -1.0}, r"k_negative of vespo must lie in \[0, 100\] \(2 or 3 is usual\); got -1.0"),
+    ("vespo", {"rate_positive": math.nan}, r"rate_positive of vespo must lie in .*; got nan"),
+    ("gmpo", {"log_clip": 0.0}, r"log_clip of gmpo must lie in \(0, 20\] \(0.4 is usual\); got 0.0"),
 ]
 
 

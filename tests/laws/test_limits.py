@@ -12,7 +12,7 @@ from torch import Tensor
 from tether.core.ratio import edge_log_ratio
 from tether.core.rule import Rule
 from tether.core.statistics import AbsoluteQuantile
-from tether.core.tokens import TokenBatch
+from tether.core.tokens import TokenBatch, per_sequence_sum, response_length
 from tether.registry import CORRECTIONS, RULES
 from tether.scales.quantile import Quantile
 
@@ -32,12 +32,15 @@ OPEN_RULES: dict[str, Rule] = {
     "topr": RULES.build("topr"),
     "aspo": RULES.build("aspo", epsilon_low=1.0, epsilon_high=1e9, cap=1e9),
     "sapo": RULES.build("sapo", tau_positive=1e-7, tau_negative=1e-7),
+    "vespo": RULES.build("vespo", k_positive=1.0, rate_positive=0.0, k_negative=1.0, rate_negative=0.0),
+    "gmpo": RULES.build("gmpo", log_clip=20.0),
 }
 """Every rule with its options at the end where nothing is cut; a new rule names its own."""
 
 OWN_LIMITS: dict[str, Callable[[Tensor, TokenBatch], Tensor]] = {
     "topr": lambda ratio, tokens: torch.where(tokens.advantage > 0, 1.0, ratio.clamp(max=1.0)),
     "aspo": lambda ratio, tokens: torch.where(tokens.advantage > 0, 1.0 / ratio, ratio),
+    "gmpo": lambda ratio, tokens: (per_sequence_sum(ratio.log(), tokens) / response_length(tokens)).exp(),
 }
 """Rules whose coefficient of ``A grad logp`` is by definition not the ratio even then, and what it is."""
 
