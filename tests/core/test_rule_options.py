@@ -17,6 +17,12 @@ REFUSED = [
     ("vespo", {"k_negative": -1.0}, r"k_negative of vespo must lie in \[0, 100\] \(2 or 3 is usual\); got -1.0"),
     ("vespo", {"rate_positive": math.nan}, r"rate_positive of vespo must lie in .*; got nan"),
     ("gmpo", {"log_clip": 0.0}, r"log_clip of gmpo must lie in \(0, 20\] \(0.4 is usual\); got 0.0"),
+    ("bapo", {"low": (0.8, 0.6)}, r"low of bapo must rise within \[0, 1\]"),
+    ("bapo", {"high": (0.9, 2.0)}, r"high of bapo must rise within \[1, 1e\+09\]"),
+    ("bapo", {"high": (1.2, 1e6)}, r"step of bapo must .* lead through at most 1000 bounds; got 0.05"),
+    ("bapo", {"step": 0.0}, r"step of bapo must lie in \(0, 1\]"),
+    ("bapo", {"target": 0.0}, r"target of bapo must lie in \(0, 1e\+09\] \(1 is usual\); got 0.0"),
+    ("bapo", {"dual_clip": 0.5}, r"dual_clip of bapo must be greater than 1"),
 ]
 
 

@@ -28,7 +28,6 @@ PENDING = {
     "R3 vs full-softmax-then-mask (wrong unless renormalised)": "replay routing",
     "top-p replay, logits 3,2,1,0,-1": "replay support",
     "nucleus for p=.9": "replay support",
-    "BAPO contributions, r=[1.5, 0.9, 1.1, 0.5, 0.7, 1.3] A=[1, 1, 1, -1, -1, -1]": "rule bapo",
     "Jackpot OBRS, p=[0.5, 0.3, 0.2] q=[0.2, 0.3, 0.5]": "correction jackpot",
     "improvement-bound penalties": "planning: improvement bounds",
     "collapse law with the reported constants (S eta*=1.6e-6, T eta*=3.2e-5)": "planning: stability limits",

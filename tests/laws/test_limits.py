@@ -34,6 +34,7 @@ OPEN_RULES: dict[str, Rule] = {
     "sapo": RULES.build("sapo", tau_positive=1e-7, tau_negative=1e-7),
     "vespo": RULES.build("vespo", k_positive=1.0, rate_positive=0.0, k_negative=1.0, rate_negative=0.0),
     "gmpo": RULES.build("gmpo", log_clip=20.0),
+    "bapo": RULES.build("bapo", low=(0.0, 0.0), high=(1e9, 1e9), dual_clip=None),
 }
 """Every rule with its options at the end where nothing is cut; a new rule names its own."""
 
