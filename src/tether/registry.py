@@ -125,7 +125,7 @@ AGGREGATIONS = Registry("aggregation", plural="aggregations", rooms=("tether.cor
 ADVANTAGES = Registry("advantage", plural="advantages", rooms=("tether.core",))
 KL_PENALTIES = Registry("kl", plural="KL penalties", rooms=("tether.core",))
 PROXIMALS = Registry("proximal", plural="proximals", rooms=("tether.proximal",))
-REPLAYS = Registry("replay", plural="replays")
+REPLAYS = Registry("replay", plural="replays", rooms=("tether.replay",))
 REWARDS = Registry("reward", plural="rewards", rooms=("tether.rewards",))
 TASKS = Registry("task", plural="tasks", rooms=("tether.tasks",))
 ENGINES = Registry("engine", plural="engines", rooms=("tether.engines",))

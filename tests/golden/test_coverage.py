@@ -26,8 +26,6 @@ PENDING = {
     "EWMA decay": "proximal ewma",
     "decoupled PPO (eps=.2, cap 100)": "a cap on the product of weight and ratio (E5)",
     "A-3PO": "proximal interpolation",
-    "R3 gate": "replay routing",
-    "R3 vs full-softmax-then-mask (wrong unless renormalised)": "replay routing",
     "top-p replay, logits 3,2,1,0,-1": "replay support",
     "nucleus for p=.9": "replay support",
     "VESPO phi(W)": "rule vespo",
