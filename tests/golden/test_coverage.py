@@ -12,8 +12,6 @@ PENDING = {
     "bound check": "planning: improvement bounds",
     "GEPO": "rule gepo",
     "VCPO OPOB": "a gradient norm a response",
-    "R3 gate": "replay routing",
-    "R3 vs full-softmax-then-mask (wrong unless renormalised)": "replay routing",
     "top-p replay, logits 3,2,1,0,-1": "replay support",
     "nucleus for p=.9": "replay support",
     "Jackpot OBRS, p=[0.5, 0.3, 0.2] q=[0.2, 0.3, 0.5]": "correction jackpot",
