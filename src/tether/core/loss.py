@@ -79,9 +79,8 @@ def policy_loss(
     ratio = _handed(algorithm.rule, algorithm.level, own.logp, quiet)
     answer = algorithm.rule(ratio, own, quiet, _measured(algorithm.rule, algorithm.level, stats))
     weights = _weights(algorithm, own.detached(), quiet, stats)
-    weight = math.prod(weights.values(), start=torch.ones_like(own.logp))
     share = torch.where(trainable, algorithm.aggregation(quiet, denominator), 0.0)
-    surrogate = -(share * weight * answer.objective).sum()
+    surrogate = -(math.prod(weights.values(), start=share) * answer.objective).sum()
     penalty, kl = _penalty(algorithm, quiet, own.logp, share)
     loss = surrogate + penalty
     if algorithm.entropy:
@@ -91,7 +90,7 @@ def policy_loss(
         loss=loss,
         surrogate=surrogate.detach(),
         kl=kl.detach(),
-        active=answer.active & (weight > 0) & trainable,
+        active=math.prod((weight > 0 for weight in weights.values()), start=answer.active & trainable),
         clipped=~answer.active & trainable,
         outward=(quiet.advantage * ratio.detach() > 0) & trainable,
         marks={name: Mark(m.value, m.among & trainable) for name, m in answer.marks.items()},
@@ -116,7 +115,7 @@ def _penalty(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """What leaving the reference costs, aggregated and times its coefficient; and the sum of the estimate."""
     if algorithm.kl is None:
-        return torch.zeros_like(logp).sum(), torch.zeros_like(logp).sum()
+        return logp.new_zeros(()), logp.new_zeros(())
     assert quiet.logp_reference is not None, "a KL penalty needs logp_reference"
     estimate = torch.where(quiet.trainable, algorithm.kl(log_ratio(logp, quiet.logp_reference)), 0.0)
     return algorithm.kl.coefficient * (share * estimate).sum(), estimate.sum()
@@ -135,11 +134,13 @@ def measure_traits(
     traits: Iterable[Traits], level: Level, parts: Iterable[Part], across: Gather | None = None
 ) -> EdgeStatistics:
     """Measure what all of these need, each over the log-ratio that it names."""
-    pieces = [(only(t.trainable, logp.detach().float()), t.neutralized()) for logp, t in parts]
     needs: dict[Ratio, tuple[Statistic, ...]] = {}
     for one in traits:
         ratio = one.measured(level)
         needs[ratio] = (*needs.get(ratio, ()), *one.needs)
+    if not any(needs.values()):
+        return {ratio: Statistics({}) for ratio in needs}
+    pieces = [(only(t.trainable, logp.detach().float()), t.neutralized()) for logp, t in parts]
     return {
         ratio: measure(
             [(edge_log_ratio(ratio.edge, logp, t, ratio.level), t) for logp, t in pieces] if wanted else [],

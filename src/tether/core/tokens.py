@@ -70,12 +70,14 @@ class TokenBatch:
         Done once, before any arithmetic, so that no rule thinks of the mask: a NaN beside a zero weight is a NaN,
         in the value or, worse, only in the gradient.
         """
-        quiet = {
-            f.name: only(self.trainable, x)
+        given = {
+            f.name: x
             for f in fields(self)
             if f.name not in ("trainable", "sequence", "group") and (x := getattr(self, f.name)) is not None
         }
-        return replace(self, **quiet)
+        # once where two fields are one tensor, as the rollout's log-probs are under proximal rollout
+        quiet = {key: only(self.trainable, x) for key, x in {id(x): x for x in given.values()}.items()}
+        return replace(self, **{name: quiet[id(x)] for name, x in given.items()})
 
     def select(self, keep: Bool[Tensor, "T"]) -> TokenBatch:
         """The tokens where ``keep`` is true, in order; responses are numbered anew, from 0, without gaps."""
@@ -94,8 +96,7 @@ def per_sequence_sum(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor,
 
     Sequence ids index a table of T rows (there are never more responses than tokens), so no device sync is needed.
     """
-    table = x.new_zeros(len(tokens))
-    sums = table.index_add(0, tokens.sequence, torch.where(tokens.trainable, x, 0.0))
+    sums = x.new_zeros(len(tokens)).index_add_(0, tokens.sequence, torch.where(tokens.trainable, x, 0.0))
     return sums.index_select(0, tokens.sequence)  # its gradient adds up in a fixed order
 
 
@@ -108,4 +109,6 @@ def per_sequence_max(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor,
 
 def response_length(tokens: TokenBatch) -> Float[Tensor, "T"]:
     """Number of trainable tokens of each response, at every token of it, at least 1."""
-    return per_sequence_sum(tokens.trainable.float(), tokens).clamp(min=1.0)
+    num = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.trainable.device)
+    num.scatter_add_(0, tokens.sequence, tokens.trainable.long())  # whole numbers add up three times as fast
+    return num.clamp_(min=1).float().index_select(0, tokens.sequence)
