@@ -13,7 +13,6 @@ PENDING = {
     "SeqClip [.995,1.005], A=+1": "correction seqclip",
     "DPPO ratio window abs(r-1) <= delta/mu": "rule dppo",
     "DPPO discriminators, sampled token = first": "rule dppo",
-    "GEPO": "rule gepo",
     "KPop": "correction kpop",
     "ESTR eps=.01": "correction estr",
     "ESTR normaliser": "correction estr",
