@@ -10,7 +10,6 @@ from .test_groups_and_sums import DIAGNOSTICS
 
 PENDING = {
     "bound check": "planning: improvement bounds",
-    "GEPO": "rule gepo",
     "VCPO OPOB": "a gradient norm a response",
     "top-p replay, logits 3,2,1,0,-1": "replay support",
     "nucleus for p=.9": "replay support",

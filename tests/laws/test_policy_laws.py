@@ -46,8 +46,10 @@ everywhere = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGOR
 aggregations = st.sampled_from(list(AGGREGATIONS.values()))
 few = settings(max_examples=15)
 
-NOT_REINFORCE: dict[str, str] = {}
-"""Rules whose on-policy gradient is not REINFORCE's by definition, and why; none so far."""
+NOT_REINFORCE: dict[str, str] = {
+    "gepo": "the denominator is the group's expectation, so the weight is mu(y) / E where pi = mu",
+}
+"""Rules whose on-policy gradient is not REINFORCE's by definition, and why."""
 
 
 def assert_close(got: Tensor, wanted: Tensor) -> None:
