@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from fractions import Fraction
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tether.core import stretches
 from tether.core.group_expectation import GroupExpectation
-from tether.core.statistics import CPU_STRETCH, AbsoluteQuantile, Statistic, Statistics, measure
+from tether.core.statistics import AbsoluteQuantile, Statistic, Statistics, measure
 from tether.core.tokens import TokenBatch
 
 from .batches import batches, every_correction, every_rule
@@ -63,6 +65,17 @@ def test_any_split_and_order_gives_the_same_bits(statistic: Statistic, drawn, se
     parts = [(d[place == i], tokens.select(place == i)) for i in range(pieces)]
     parts = [parts[i] for i in torch.randperm(pieces, generator=noise)]
     assert measure(parts, [statistic])[statistic].equal(whole)
+
+
+@everyone
+@given(drawn=batches(), length=st.integers(1, 9))
+@settings(max_examples=15)
+def test_any_length_of_a_stretch_gives_the_same_bits(statistic: Statistic, drawn, length):
+    tokens, logp = drawn
+    d = logp - tokens.logp_behavior
+    whole = measure([(d, tokens)], [statistic])[statistic]
+    with mock.patch.object(stretches, "CPU_STRETCH", length):
+        assert measure([(d, tokens)], [statistic])[statistic].equal(whole)
 
 
 @everyone
@@ -125,13 +138,6 @@ def test_a_naive_product_would_take_the_wrong_rank():
 )
 def test_quantile_at_the_edges(values, answer):
     assert quantile_of(values, 0.9) == np.float32(answer)
-
-
-def test_quantile_counts_every_stretch_of_a_long_scope():
-    d = torch.randn(2 * CPU_STRETCH + 3, generator=torch.Generator().manual_seed(0))
-    trainable = torch.arange(len(d)) % 3 > 0
-    wanted = np.quantile(d[trainable].abs().numpy(), 0.9, method="inverted_cdf")
-    assert measure([(d, tokens_like(d, trainable))], [AbsoluteQuantile(0.9)])[AbsoluteQuantile(0.9)].item() == wanted
 
 
 def test_quantile_of_no_trainable_token_is_zero():

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from tether.core.stretches import in_stretches
+
 LEAST_PROBABILITY = 1e-12
 """Floor of the probability of a token, and of what is left beside the sampled one and K others."""
 LEAST_REST = 1e-8
@@ -30,6 +32,10 @@ def bernoulli_kl(logp: Float[Tensor, "T"], logq: Float[Tensor, "T"]) -> Float64[
     >>> [round(x, 4) for x in bernoulli_kl(p, q).tolist()]
     [0.4287, 1.7578, 0.0]
     """
+    return in_stretches(_bernoulli_kl, logp, logq)
+
+
+def _bernoulli_kl(logp: Float[Tensor, "_"], logq: Float[Tensor, "_"]) -> Float64[Tensor, "_"]:
     log_p, log_q = _held(logp), _held(logq)
     rest_p, rest_q = ((-x.expm1()).clamp(min=LEAST_REST) for x in (log_p, log_q))
     return (log_p.exp() * (log_p - log_q) + rest_p * (rest_p / rest_q).log()).clamp(min=0.0)  # floors may lose 1e-8
@@ -41,7 +47,7 @@ def binary_tv(logp: Float[Tensor, "T"], logq: Float[Tensor, "T"]) -> Float64[Ten
     >>> round(binary_tv(torch.tensor([0.55]).log(), torch.tensor([0.5]).log()).item(), 6)
     0.05
     """
-    return (_held(logp).exp() - _held(logq).exp()).abs()
+    return in_stretches(lambda p, q: (_held(p).exp() - _held(q).exp()).abs(), logp, logq)
 
 
 def partition(logp: Float[Tensor, "T"], others: Float[Tensor, "T K"]) -> Float64[Tensor, "T parts"]:

@@ -6,7 +6,7 @@ so a rule may not compute one: it names what it needs, ``measure`` supplies it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, final, runtime_checkable
 
@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from tether.core.stretches import stretches
 from tether.core.tokens import TokenBatch
 
 Scope = Literal["step", "lagged", "rank", "micro-batch"]
@@ -53,8 +54,6 @@ class Statistic(Protocol):
 
 LOW_BITS = 15
 """A non-negative float32 has 31 bits; the first round counts the upper 16, the second the lower 15."""
-CPU_STRETCH, STRETCH = 1 << 16, 1 << 24
-"""Tokens counted at once: what stays in a CPU's cache, and what fills any other device."""
 
 
 @final
@@ -113,16 +112,6 @@ class AbsoluteQuantile:
         rank = torch.ceil(self.quantile * total[-1:].double() - 1e-9).clamp(min=1).long()
         bucket = torch.searchsorted(total, rank).clamp(max=len(counts) - 1)
         return bucket, rank - (total[bucket] - counts[bucket])
-
-
-def stretches(*columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Tensors ``[T]`` in stretches of one length, so that what is made of one is small: on a CPU it stays in the cache.
-
-    >>> [[x.tolist() for x in each] for each in stretches(torch.tensor([1, 2]), torch.tensor([3, 4]))]
-    [[[1, 2], [3, 4]]]
-    """
-    length = CPU_STRETCH if columns[0].device.type == "cpu" else STRETCH
-    return zip(*(torch.split(column, length) for column in columns), strict=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from tether.core.divergences import bernoulli_kl, binary_tv, kullback_leibler, p
 from tether.core.proximal import provided
 from tether.core.rule import PolicyTokens, Surrogate, Traits
 from tether.core.statistics import Statistics
+from tether.core.stretches import in_stretches
 from tether.core.surrogate import MOST_RADIUS, check_radii, clipped, reinforced
 from tether.core.tokens import TokenBatch
 from tether.registry import RULES
@@ -101,8 +102,8 @@ class DPPO:
         low = usual if self.delta_low is None else self.delta_low
         high = usual if self.delta_high is None else self.delta_high
         apart = self._apart(policy, tokens)
-        far = torch.where(moved > 0, apart > high, apart > low)
-        return ~(far & (tokens.advantage * moved > 0))
+        rises, outward = moved > 0, tokens.advantage * moved > 0
+        return ~(outward & ((rises & (apart > high)) | (~rises & (apart > low))))
 
     def _apart(self, policy: PolicyTokens, tokens: TokenBatch) -> Float64[Tensor, "T"]:
         mu, pi = tokens.logp_proximal, policy.logp
@@ -110,6 +111,6 @@ class DPPO:
             return binary_tv(mu, pi)
         if self.divergence == "kl":
             return bernoulli_kl(mu, pi)
-        before = partition(mu, provided(tokens.top_k_behavior, "top_k_behavior"))
-        now = partition(pi, provided(policy.top_k, "top_k"))
-        return (total_variation if self.divergence == "top-k-tv" else kullback_leibler)(before, now)
+        distance = total_variation if self.divergence == "top-k-tv" else kullback_leibler
+        others = provided(tokens.top_k_behavior, "top_k_behavior"), provided(policy.top_k, "top_k")
+        return in_stretches(lambda p, q, ps, qs: distance(partition(p, ps), partition(q, qs)), mu, pi, *others)
