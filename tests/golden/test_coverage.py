@@ -48,7 +48,6 @@ PARTLY = {
     "per-token inputs": "TV and Bernoulli KL (rule dppo)",
     "per-token loss": "test_per_token.PENDING_COLUMNS",
     "per-token dL/dlogp": "test_per_token.PENDING_COLUMNS",
-    "kernels (psi(0)=1, psi(q)=1/2)": "kernels exp, gauss, reciprocal",
     "GSPO x token weights (T=2, rho=1, A=1): dL/dlp": "column (a) is another form, not offered",
     "version bookkeeping": "delta_intra, delta_inter",
     "TIS / IcePop / KPop on the token set": "icepop, kpop",
