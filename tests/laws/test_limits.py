@@ -13,7 +13,7 @@ from tether.core.statistics import AbsoluteQuantile
 from tether.registry import CORRECTIONS, RULES
 from tether.scales.quantile import Quantile
 
-from .batches import LEVELS, algorithm_of, batches, every_correction, every_rule, terms_and_gradient
+from .batches import LEVELS, algorithm_of, batches, every_correction, every_rule, levels, terms_and_gradient
 
 few = settings(max_examples=15)
 
@@ -23,8 +23,10 @@ def assert_close(got: Tensor, wanted: Tensor) -> None:
 
 
 OPEN_RULES: dict[str, Rule] = {
+    "adaptive-radius": RULES.build("adaptive-radius", epsilon_low=1.0, epsilon_high=1e9, scale=Quantile(level=1.0)),
     "ppo": RULES.build("ppo", epsilon_low=1.0, epsilon_high=1e9),
     "sat": RULES.build("sat", epsilon_low=1.0, epsilon_high=1e9, scale=Quantile(level=1.0)),
+    "sat-edge": RULES.build("sat-edge", epsilon_low=1.0, epsilon_high=1e9, scale=Quantile(level=1.0)),
 }
 """Every rule with its options at the end where nothing is cut; a new rule names its own."""
 
@@ -36,8 +38,9 @@ def test_every_rule_and_correction_names_its_open_limit():
     assert set(OPEN_CORRECTIONS) == {name for name, _ in every_correction()}
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", OPEN_RULES)
+@pytest.mark.parametrize(
+    ("name", "level"), [(name, level) for name in OPEN_RULES for level in levels(OPEN_RULES[name])]
+)
 @given(drawn=batches())
 @few
 def test_a_rule_whose_radii_grow_recovers_the_importance_weighted_gradient(name, level, drawn):
