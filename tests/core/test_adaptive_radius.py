@@ -23,7 +23,7 @@ from tether.scales.per_turn import PerTurn
 from .heavy import SHAPES, applied, log_ratios, measured, tokens_at
 
 Q = AbsoluteQuantile(0.9)
-KERNELS = [Hill(), Hill(8.0), Exponential(), Gaussian(), Reciprocal(), Step()]
+KERNELS = [Hill(), Hill(0.5), Hill(8.0), Exponential(), Gaussian(), Reciprocal(), Step()]
 with_every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=str)
 RADII = [(0.2, 0.2), (0.2, 0.28), (0.05, 0.9), (1.0, 0.01), (3e-3, 4e-3)]
 SCALES = (6e-4, 0.03, 0.12, 1.0)
@@ -35,7 +35,7 @@ ROUNDING = 1.2e-7
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradient_is_sats_to_the_last_bit(kernel, shape):
     """On every token, but that a ratio within one rounding of the end may fall on either side of it."""
-    cut = apart = total = 0
+    cut = apart = 0
     for (low, high), scale in itertools.product(RADII, SCALES):
         d = log_ratios(shape, 4000, scale=scale, seed=int(1e4 * scale))
         tokens, d = tokens_at(d, seed=7)
@@ -48,9 +48,9 @@ def test_gradient_is_sats_to_the_last_bit(kernel, shape):
         clear = ((r - (1.0 + up)).abs() > ROUNDING) & ((r - (1.0 - down)).abs() > ROUNDING)
         assert gradient[clear].equal(wanted[clear])
         cut += int(out.marks["sat/newly_cut_fraction"].value.sum())
-        apart, total = apart + int((gradient != wanted).sum()), total + len(d)
+        apart += int((gradient != wanted).sum())
     assert cut > 0
-    assert apart / total < 1e-4
+    assert apart <= 2
 
 
 @pytest.mark.parametrize("kernel", [Hill(), Step()], ids=str)

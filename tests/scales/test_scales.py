@@ -73,6 +73,17 @@ def test_q_is_one_for_all_or_one_a_token_detached_and_named_in_the_log(name):
 
 
 @everyone
+def test_nothing_waits_for_the_device(name):
+    """Tensors without values: whatever asked for one would raise."""
+    scale: Scale = built(SCALES, name)
+    tokens, d = batch(20)
+    fields = {f.name: getattr(tokens, f.name) for f in dataclasses.fields(tokens)}
+    empty = TokenBatch(**{key: None if x is None else x.to("meta") for key, x in fields.items()})
+    stats = measure([(d.detach().to("meta"), empty)] * 2, scale.needs)
+    assert scale(empty, stats).device.type == "meta"
+
+
+@everyone
 def test_a_scope_without_tokens_gates_nothing_unless_q_is_a_number(name):
     scale: Scale = built(SCALES, name)
     tokens, d = batch()
