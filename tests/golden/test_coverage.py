@@ -6,7 +6,6 @@ import ast
 from pathlib import Path
 
 from .tables import TABLES
-from .test_groups_and_sums import DIAGNOSTICS
 
 PENDING = {
     "bound check": "planning: improvement bounds",
@@ -50,12 +49,9 @@ PARTLY = {
     "per-token dL/dlogp": "test_per_token.PENDING_COLUMNS",
     "kernels (psi(0)=1, psi(q)=1/2)": "kernels exp, gauss, reciprocal",
     "GSPO x token weights (T=2, rho=1, A=1): dL/dlp": "column (a) is another form, not offered",
-    "version bookkeeping": "delta_intra, delta_inter",
     "TIS / IcePop / KPop on the token set": "icepop, kpop",
     "IcePop/TIS edges": "icepop",
     "TIS levels, log k = .3,.2,.4": "sequence (sum)",
-    DIAGNOSTICS: "sampled TV mu |r - 1|",
-    "d-bar averaging": "per-sample mean",
     "composition, mu=.5 mutilde=.52 pi=.6 A=1": "test_composition_rows.PENDING",
 }
 """Tables of which some columns or rows still wait."""
