@@ -23,6 +23,8 @@ IS_DEVIATION: Final = 0.2
 """A token deviates if ``|r - 1|`` exceeds this."""
 LOW_PROBABILITY: Final = 1e-3
 """A token is improbable if its probability lies below."""
+UNREACHED: Final = 1e30
+"""Beyond every staleness: what takes an untrainable token out of a minimum."""
 LARGEST_EXPONENT: Final = 700.0
 """Of a perplexity: float64 ends at e^709."""
 
@@ -114,8 +116,9 @@ class ResponseMismatch:
         alive = length > 0
         weight = gain + alive
         never = table.float().fill_(math.inf)
-        least = never.scatter_reduce(0, ids, torch.where(seen.trainable, stale, math.inf), "amin")
-        most = (-never).scatter_reduce(0, ids, torch.where(seen.trainable, stale, -math.inf), "amax")
+        out_of_reach = (~seen.trainable).float() * UNREACHED
+        least = never.scatter_reduce(0, ids, stale + out_of_reach, "amin")
+        most = (-never).scatter_reduce(0, ids, stale - out_of_reach, "amax")
         sums = [
             alive.sum(),
             (moved / length.clamp(min=1.0)).sum(),
