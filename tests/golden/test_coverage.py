@@ -26,9 +26,6 @@ PENDING = {
 
 PARTLY = {
     "GSPO x token weights (T=2, rho=1, A=1): dL/dlp": "column (a) is another form, not offered",
-    "version bookkeeping": "delta_intra, delta_inter",
-    DIAGNOSTICS: "sampled TV mu |r - 1|",
-    "d-bar averaging": "per-sample mean",
 }
 """Tables of which some columns or rows still wait."""
 

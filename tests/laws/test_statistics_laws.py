@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tether.core.group_expectation import GroupExpectation
 from tether.core.binned_quantile import BinnedQuantile
+from tether.core.group_expectation import GroupExpectation
 from tether.core.statistics import AbsoluteQuantile, Statistic, Statistics, measure
 from tether.core.tokens import TokenBatch
 
