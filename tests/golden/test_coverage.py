@@ -25,11 +25,7 @@ PENDING = {
 """Tables that no test reads yet, and what they wait for. The change that brings the subject takes its line out."""
 
 PARTLY = {
-    "kernels (psi(0)=1, psi(q)=1/2)": "kernels exp, gauss, reciprocal",
     "GSPO x token weights (T=2, rho=1, A=1): dL/dlp": "column (a) is another form, not offered",
-    "version bookkeeping": "delta_intra, delta_inter",
-    DIAGNOSTICS: "sampled TV mu |r - 1|",
-    "d-bar averaging": "per-sample mean",
 }
 """Tables of which some columns or rows still wait."""
 

@@ -53,6 +53,8 @@ OPEN_RULES: dict[str, Rule] = {
     "spo": RULES.build("spo", epsilon=1e9, ratio_cap=1e9),
     "tis-reinforce": RULES.build("tis-reinforce", cap=1e9),
     "up": RULES.build("up", epsilon_low=1.0, dual_clip=None),
+    "adaptive-radius": RULES.build("adaptive-radius", epsilon_low=1.0, epsilon_high=1e9, scale=Quantile(level=1.0)),
+    "sat-edge": RULES.build("sat-edge", epsilon_low=1.0, epsilon_high=1e9, scale=Quantile(level=1.0)),
 }
 """Every rule with its options at the end where nothing is cut; a new rule names its own."""
 

@@ -337,7 +337,7 @@ def test_gradient_of_the_clip_is_its_finite_difference_with_radii_frozen(drawn, 
 
 
 KEEPING = [(name, level) for name, rule in every_rule() if rule.traits.keeps_pull_back for level in levels(rule)]
-PPOS = {"ppo", "sat"}
+PPOS = {"adaptive-radius", "ppo", "sat", "sat-edge"}
 """Rules that leave pull-back tokens exactly what PPO leaves them."""
 
 

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from tether.core.algorithm import Algorithm
 from tether.core.loss import LossTerms, policy_loss
-from tether.core.measures import Measured, clipping, mismatch, staleness
+from tether.core.measures import observed
 from tether.core.memory import EdgeStatistics
 from tether.core.rule import PolicyTokens, Readable
+from tether.core.seen import Spans, spans
+from tether.core.statistics import Part
 from tether.core.tokens import TokenBatch
 from tether.errors import ConfigError, NonFiniteError, ResumeError, StalenessError
 from tether.models.policy import Policy
@@ -146,8 +148,8 @@ class Trainer:
         if step.denominator.num_tokens == 0:
             return StepReport(updated=False, metrics={}, logp={}, staleness={})
         batches = [self._tokens(micro_batch) for micro_batch in step.micro_batches]
-        stale = staleness(batches)
-        self._check_staleness(stale)
+        reach = spans(batches)
+        self._check_staleness(reach)
         batches, terms, policies, scopes = self._differentiate(step, batches)
         norm = nn.utils.clip_grad_norm_(self._parameters, self._options.grad_clip)
         self._check_finite(step, batches, (terms, policies), norm)
@@ -159,9 +161,7 @@ class Trainer:
         return StepReport(
             updated=True,
             metrics={
-                **stale,
-                **mismatch(measured),
-                **clipping(terms, step.denominator.num_tokens),
+                **observed(measured, terms, reach),
                 **self._policy_metrics(step, terms, policies),
                 **self._readings(step, scopes),
                 **followed,
@@ -271,7 +271,7 @@ class Trainer:
         anchored = replace(tokens, logp_anchor=logp.detach())
         return replace(anchored, logp_proximal=self._algorithm.proximal(anchored, logp.detach()))
 
-    def _preview(self, micro_batches: Sequence[MicroBatch], batches: Sequence[TokenBatch]) -> list[Measured]:
+    def _preview(self, micro_batches: Sequence[MicroBatch], batches: Sequence[TokenBatch]) -> list[Part]:
         """A forward pass of its own over the step, for statistics that all micro-batches need at once."""
         with torch.no_grad():
             logps = [self._forward(m, entropy=False).logp for m in micro_batches]
@@ -304,13 +304,12 @@ class Trainer:
         for parameter in self._parameters:
             parameter.grad = None
 
-    def _check_staleness(self, stale: Metrics) -> None:
-        largest = stale["staleness/max"].value
-        assert isinstance(largest, float)
-        if largest > self._allowed:
+    def _check_staleness(self, reach: Spans) -> None:
+        if reach.staleness is not None and reach.staleness.high > self._allowed:
             raise StalenessError(
-                f"a token of staleness {largest:.0f} reached the trainer at update {self.updates}, above the bound "
-                f"{self._allowed} printed at start; this is a fault of the pipeline: please report it with this run"
+                f"a token of staleness {reach.staleness.high} reached the trainer at update {self.updates}, above the "
+                f"bound {self._allowed} printed at start; this is a fault of the pipeline: please report it with this "
+                "run"
             )
 
     def _check_finite(
