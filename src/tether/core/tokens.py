@@ -109,6 +109,6 @@ def per_sequence_max(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor,
 
 def response_length(tokens: TokenBatch) -> Float[Tensor, "T"]:
     """Number of trainable tokens of each response, at every token of it, at least 1."""
-    num = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.trainable.device)
-    num.scatter_add_(0, tokens.sequence, tokens.trainable.long())  # whole numbers add up three times as fast
+    num = torch.zeros(len(tokens), dtype=torch.int32, device=tokens.trainable.device)
+    num.scatter_add_(0, tokens.sequence, tokens.trainable.int())  # whole numbers add up three times as fast
     return num.clamp_(min=1).float().index_select(0, tokens.sequence)

@@ -55,5 +55,5 @@ class GMPO:
         within = torch.where(tokens.advantage > 0, at.clamp(max=self.log_clip), at.clamp(min=-self.log_clip))
         active = within == at
         rho = (per_sequence_sum(within, tokens) / response_length(tokens)).exp()
-        own_gradient = torch.where(active, (log_ratio - at).exp(), 1.0)
-        return Surrogate(rho * own_gradient * tokens.advantage, active)
+        own_gradient = torch.where(active, log_ratio - at, 0.0)
+        return Surrogate(rho * tokens.advantage * (1.0 + own_gradient), active)
