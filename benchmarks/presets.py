@@ -61,6 +61,11 @@ class Subject:
         needs = [need for traits in self.algorithm.traits for need in traits.needs]
         return "measures a statistic" if needs or self.algorithm.step_size else ""
 
+    @property
+    def beside(self) -> str:
+        """What the preset adds to its rule."""
+        return " with a KL penalty beside" if self.algorithm.kl is not None else ""
+
     def measure(self) -> EdgeStatistics:
         """What is measured over the scope, here the one micro-batch; and what the step size is made of."""
         parts = [(self.policy.logp.detach(), self.tokens)]
@@ -166,14 +171,14 @@ def main() -> None:
         all_s = loss_ms.cpu_s + measure_ms.cpu_s
         print(
             f"{name:22s} {loss_ms.cpu_s * 1e3:7.1f} {measure_ms.cpu_s * 1e3:8.1f} {all_s / floor_s:8.1f} "
-            f"{loss_x:10.2f} {both_x:9.2f}  {verdict_of(both_x, found[name].why_more)}"
+            f"{loss_x:10.2f} {both_x:9.2f}  {verdict_of(both_x, found[name])}"
         )
 
 
-def verdict_of(value: float, why_more: str) -> str:
+def verdict_of(value: float, subject: Subject) -> str:
     if value <= GOAL:
         return "met"
-    return f"{why_more}, no goal" if why_more else f"goal <= {GOAL:.0f}x missed"
+    return f"no goal: {subject.why_more}" if subject.why_more else f"goal <= {GOAL:.0f}x missed{subject.beside}"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tether.core.tokens import TokenBatch, per_sequence_sum, response_length
+from tether.core.tokens import TokenBatch, per_sequence_mean, per_sequence_sum
 
 Edge = Literal["total", "clipped", "weight", "update", "engine"]
 """``update`` and ``engine`` need old log-probs."""
@@ -73,10 +73,11 @@ def edge_log_ratio(edge: Edge, logp: Float[Tensor, "T"], tokens: TokenBatch, lev
     above, below = (logp_of(policy, logp, tokens) for policy in ENDS[edge])
     if level == "token":
         return log_ratio(above, below)
-    total = per_sequence_sum(above.detach().float() - below.float(), tokens)
-    mean = total / response_length(tokens) if level == "sequence" else total
-    own_gradient = above.float() - above.detach().float()
-    return (own_gradient + mean).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    of_response = per_sequence_mean if level == "sequence" else per_sequence_sum
+    moved = of_response(above.detach().float() - below.float(), tokens)
+    if above.requires_grad:
+        moved = moved + (above.float() - above.detach().float())
+    return moved.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
 def logp_of(policy: Policy, logp: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor, "T"]:

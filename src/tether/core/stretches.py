@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Shaped
 from torch import Tensor
 
 CPU_STRETCH, STRETCH = 1 << 16, 1 << 24
@@ -26,7 +26,7 @@ def stretches(*columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(torch.split(column, length) for column in columns), strict=True)
 
 
-def in_stretches(function: Callable[..., Float[Tensor, "_"]], *columns: Tensor) -> Float[Tensor, "T"]:
+def in_stretches(function: Callable[..., Shaped[Tensor, "_"]], *columns: Tensor) -> Shaped[Tensor, "T"]:
     """``function(*columns)``, which gives a number a token.
 
     >>> in_stretches(torch.maximum, torch.tensor([1.0, 2.0]), torch.tensor([3.0, 0.0]))

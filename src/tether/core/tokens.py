@@ -96,8 +96,12 @@ def per_sequence_sum(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor,
 
     Sequence ids index a table of T rows (there are never more responses than tokens), so no device sync is needed.
     """
-    sums = x.new_zeros(len(tokens)).index_add_(0, tokens.sequence, torch.where(tokens.trainable, x, 0.0))
-    return sums.index_select(0, tokens.sequence)  # its gradient adds up in a fixed order
+    return _sums(x, tokens).index_select(0, tokens.sequence)  # its gradient adds up in a fixed order
+
+
+def per_sequence_mean(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor, "T"]:
+    """Mean of ``x`` over the trainable tokens of each response, at every token of it; 0 if there are none."""
+    return (_sums(x, tokens) / _numbers(tokens)).index_select(0, tokens.sequence)
 
 
 def per_sequence_max(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor, "T"]:
@@ -109,6 +113,15 @@ def per_sequence_max(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor,
 
 def response_length(tokens: TokenBatch) -> Float[Tensor, "T"]:
     """Number of trainable tokens of each response, at every token of it, at least 1."""
+    return _numbers(tokens).float().index_select(0, tokens.sequence)
+
+
+def _sums(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor, "T"]:
+    """Of the trainable tokens, by response."""
+    return x.new_zeros(len(tokens)).index_add_(0, tokens.sequence, torch.where(tokens.trainable, x, 0.0))
+
+
+def _numbers(tokens: TokenBatch) -> Int[Tensor, "T"]:
+    """Of trainable tokens, by response, at least 1; whole numbers, which add up three times as fast."""
     num = torch.zeros(len(tokens), dtype=torch.int32, device=tokens.trainable.device)
-    num.scatter_add_(0, tokens.sequence, tokens.trainable.int())  # whole numbers add up three times as fast
-    return num.clamp_(min=1).float().index_select(0, tokens.sequence)
+    return num.scatter_add_(0, tokens.sequence, tokens.trainable.int()).clamp_(min=1)

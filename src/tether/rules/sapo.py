@@ -56,6 +56,6 @@ class SAPO:
     ) -> Surrogate:
         """Pass every ratio through the gate of its sign."""
         tau = torch.where(tokens.advantage > 0, self.tau_positive, self.tau_negative)
-        gate = torch.sigmoid(tau * log_ratio.expm1())
+        gate = torch.sigmoid(tau * (log_ratio.exp() - 1.0))
         share = gate.detach()
         return Surrogate(tokens.advantage * (4.0 / tau) * gate, (share > 0.0) & (share < 1.0))
