@@ -1,0 +1,68 @@
+"""Write docs/parity.md: ``python -m parity.report``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+from parity.case import TOLERANCE, Case
+from parity.cases import FAMILIES
+from parity.methods.advantage import CREDITS
+
+PAGE = Path(__file__).parent.parent / "docs" / "parity.md"
+NAMES = {"verl": "verl", "trl": "TRL"}
+INTRODUCTION = f"""# The same numbers as verl and TRL?
+
+The same arrays through tether's losses and through those of verl {version("verl")} and TRL {version("trl")}, as the
+package index has them: random batches of ragged responses, with tool output among the tokens, advantages of both signs,
+ratios near 1 and far from it. verl's losses are called as its worker calls them; of TRL, the trainer's own method runs,
+with the log-probabilities handed to it. `make test-parity` compares, `make parity` writes this page.
+
+Compared are the value of the loss and its gradient in every token's log-probability, in float32. The difference of
+values is relative to the value or the sum of the gradient's absolute entries, whichever is larger; that of gradients to
+the largest entry. The largest of all batches is shown, value first, and 0 below {TOLERANCE:g}. *Same*: both are.
+*Differs*: for the reason given and for no other: with that reason modelled, the numbers are the same again, which is
+tested too.
+
+Where settings do not say otherwise, tether's are `proximal = rollout`, `level = token`, `aggregation = token-mean`, and
+verl and TRL are given the log-probabilities of the rollout as the old ones.
+"""
+
+
+def page() -> str:
+    """The whole text."""
+    sections = [INTRODUCTION, *(_section(title, _losses(cases)) for title, cases in FAMILIES.items())]
+    return "\n".join([*sections, _section("Advantages", _credits())])
+
+
+def _section(title: str, rows: Iterator[tuple[str, ...]]) -> str:
+    head = ("method", "library", "its settings", "tether's settings", "difference", "verdict")
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, tuple("---" for _ in head), *rows))
+    return f"## {title}\n\n{table}\n"
+
+
+def _losses(cases: tuple[Case, ...]) -> Iterator[tuple[str, ...]]:
+    for case in cases:
+        settings = (f"`{case.theirs.settings}`", f"`{case.ours.settings}`")
+        gap = " / ".join(map(_number, case.gaps()[0]))
+        yield case.method, NAMES[case.peer], *settings, gap, _verdict(case.difference and case.difference.cause)
+
+
+def _credits() -> Iterator[tuple[str, ...]]:
+    for credit in CREDITS:
+        settings = (f"`{credit.settings}`", f"`{repr(credit.ours).rpartition('.')[2]}`")
+        yield credit.method, NAMES[credit.peer], *settings, _number(credit.gaps()[0]), _verdict(credit.cause)
+
+
+def _verdict(cause: str | None) -> str:
+    return f"**differs**: {cause}" if cause else "same"
+
+
+def _number(gap: float) -> str:
+    """Two digits, and none below the tolerance: those depend on the machine."""
+    return f"{gap:.2g}" if gap >= TOLERANCE else "0"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

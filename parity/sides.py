@@ -1,0 +1,111 @@
+"""A side is a loss of ``logp``: tether's, or that of another library, each with its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from parity.batches import Batch
+from tether import Algorithm, PolicyTokens, measure_scope, policy_loss
+from tether.config.bind import bind
+
+Table = Mapping[str, Any]
+
+
+class Answer(NamedTuple):
+    """What a side makes of a batch."""
+
+    value: float
+    gradient: Tensor
+    """In ``logp``, ``[B, T]``."""
+
+
+class Side(Protocol):
+    """A loss with its settings."""
+
+    @property
+    def settings(self) -> str:
+        """As one would write them, for the table."""
+        ...
+
+    def loss(self, batch: Batch, logp: Tensor) -> Tensor:
+        """What is minimized, differentiable in ``logp``."""
+        ...
+
+
+def answer(side: Side, batch: Batch) -> Answer:
+    """Value and gradient."""
+    logp = batch.logp.clone().requires_grad_()
+    loss = side.loss(batch, logp)
+    loss.backward()
+    assert logp.grad is not None
+    return Answer(float(loss.detach()), logp.grad)
+
+
+@dataclass(frozen=True)
+class Tether:
+    """An algorithm, as a recipe's tables say it; ``scale`` and ``view`` model what another library does differently."""
+
+    table: Table
+    scale: Callable[[Batch], float] = field(default=lambda _: 1.0)
+    view: Callable[[Batch], Batch] = field(default=lambda batch: batch)
+
+    @property
+    def settings(self) -> str:
+        """The tables that matter, in short."""
+        return shown(self.table)
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """Built as a recipe builds it."""
+        return bind(Algorithm, self.table, "algorithm")
+
+    def loss(self, batch: Batch, logp: Tensor) -> Tensor:
+        """The share of the one micro-batch of the step."""
+        algorithm, seen = self.algorithm, self.view(batch)
+        tokens = seen.tokens(algorithm.proximal(seen.anchor, seen.behavior))
+        flat = logp[seen.inside]
+        stats = measure_scope(algorithm, [(flat.detach(), tokens)])
+        terms = policy_loss(PolicyTokens(flat), tokens, algorithm, stats, seen.denominator)
+        return self.scale(batch) * terms.loss
+
+
+def table(
+    *,
+    rule: Table,
+    level: str = "token",
+    proximal: str = "rollout",
+    aggregation: str | Table = "token-mean",
+    **more: Any,
+) -> dict[str, Any]:
+    """A recipe's ``[algorithm]``; what is left out is the same in every case."""
+    return {
+        "proximal": {"name": proximal},
+        "level": level,
+        "rule": rule,
+        "aggregation": {"name": aggregation} if isinstance(aggregation, str) else aggregation,
+        "advantage": {"name": "grpo"},
+        **more,
+    }
+
+
+USUAL = ({"name": "rollout"}, {"name": "token-mean"}, "token")
+"""Of a table, what is not worth a word."""
+
+
+def shown(table: Table) -> str:
+    """``rule = ppo(epsilon_low = 0.2)``: without what is usual, and without advantages, which no loss computes."""
+    parts = [f"{key} = {_value(value)}" for key, value in table.items() if key != "advantage" and value not in USUAL]
+    return ", ".join(parts)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return " and ".join(map(_value, value))
+    if not isinstance(value, Mapping):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    options = ", ".join(f"{key} = {_value(option)}" for key, option in value.items() if key != "name")
+    return f"{value['name']}({options})" if options else str(value["name"])
