@@ -121,11 +121,13 @@ class Registry:
 RULES = Registry("rule", plural="rules", rooms=("tether.rules",))
 CORRECTIONS = Registry("correction", plural="corrections", rooms=("tether.corrections",))
 KERNELS = Registry("kernel", plural="kernels", rooms=("tether.core",))
+SCALES = Registry("scale", plural="scales", rooms=("tether.scales",))
 AGGREGATIONS = Registry("aggregation", plural="aggregations", rooms=("tether.core",))
 ADVANTAGES = Registry("advantage", plural="advantages", rooms=("tether.core",))
 KL_PENALTIES = Registry("kl", plural="KL penalties", rooms=("tether.core",))
 PROXIMALS = Registry("proximal", plural="proximals", rooms=("tether.proximal",))
-REPLAYS = Registry("replay", plural="replays")
+STEP_SIZES = Registry("step size", plural="step sizes", rooms=("tether.core",))
+REPLAYS = Registry("replay", plural="replays", rooms=("tether.replay",))
 REWARDS = Registry("reward", plural="rewards", rooms=("tether.rewards",))
 TASKS = Registry("task", plural="tasks", rooms=("tether.tasks",))
 ENGINES = Registry("engine", plural="engines", rooms=("tether.engines",))
@@ -135,7 +137,10 @@ ALGORITHM_KINDS: tuple[Registry, ...] = (
     CORRECTIONS,
     PROXIMALS,
     KERNELS,
+    SCALES,
     AGGREGATIONS,
     ADVANTAGES,
     KL_PENALTIES,
+    STEP_SIZES,
+    REPLAYS,
 )

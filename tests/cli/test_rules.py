@@ -31,8 +31,8 @@ def test_a_choice_is_explained_by_its_docstring_and_its_options(capsys, name):
 
 def test_every_option_stands_with_its_default_and_its_meaning(capsys):
     told = tether(capsys, "rules", "sat").out
-    line = next(line for line in told.splitlines() if line.startswith("  quantile"))
-    assert line.startswith("  quantile = 0.9    Share of the scope's tokens that the gate leaves alone")
+    line = next(line for line in told.splitlines() if line.startswith("  epsilon_high"))
+    assert line == "  epsilon_high = 0.2    Radius above 1 of an ungated token."
     for option in dataclasses.fields(RULES.get("sat")):
         assert f"  {option.name} = " in told
 

@@ -106,7 +106,7 @@ def test_an_unknown_recipe_or_placement_is_named(tmp_path):
         "pipeline.max_staleness=none",
         "model.dtype=float16",
         "algorithm.level=word",
-        "algorithm.measure=rank",
+        "algorithm.measure=ranks",
         "algorithm.advantage.ddof=2",
         "algorithm.advantage.ddof=true",
         "algorithm.rule.enabled=0",
@@ -151,7 +151,7 @@ def test_a_whole_number_may_stand_where_a_float_is_meant():
         (["model.reference=tiny-moe"], "there is no [algorithm.kl] to use it"),
         (['algorithm.kl={name="k3", coefficient=0}'], "[algorithm.kl] coefficient of k3 must be > 0"),
         (["algorithm.proximal=anchor"], "the ratio cannot see how stale the data are"),
-        (["algorithm.rule.quantile=1.5"], "quantile must lie in (0, 1]; got 1.5"),
+        (["algorithm.rule.scale.level=1.5"], "quantile must lie in (0, 1]; got 1.5"),
         (["task.modulus=11"], "modulus must be 2 to 10"),
     ],
 )
@@ -212,14 +212,14 @@ def test_a_setting_inside_what_is_no_table_is_refused():
 def test_a_preset_discards_the_algorithm_of_the_recipe_and_later_settings_apply_on_top(tmp_path):
     path = recipe_file(
         tmp_path,
-        '[algorithm]\npreset = "sat-gspo"\nentropy = 0.5\nlevel = "token"\n[algorithm.rule]\nquantile = 0.5\n',
+        '[algorithm]\npreset = "sat-gspo"\nentropy = 0.5\nlevel = "token"\n[algorithm.rule.scale]\nlevel = 0.5\n',
     )
-    assert load(path).resolved()["algorithm"]["rule"]["quantile"] == 0.5
+    assert load(path).resolved()["algorithm"]["rule"]["scale"] == {"name": "quantile", "level": 0.5}
     assert load(path).resolved()["algorithm"]["level"] == "token"
-    after = load(path, ["algorithm.entropy=0.25", "algorithm.preset=sat-gspo", "algorithm.rule.quantile=0.8"])
+    after = load(path, ["algorithm.entropy=0.25", "algorithm.preset=sat-gspo", "algorithm.rule.scale.level=0.8"])
     assert after.algorithm.entropy == 0.0
     assert after.algorithm.level == "sequence"
-    assert after.resolved()["algorithm"]["rule"]["quantile"] == 0.8
+    assert after.resolved()["algorithm"]["rule"]["scale"]["level"] == 0.8
 
 
 def leaves(table: dict, prefix: str = "") -> dict[str, object]:
@@ -265,10 +265,10 @@ def test_the_proximal_of_a_preset_can_be_overridden_together_with_its_correction
 
 
 def test_naming_another_plugin_discards_the_options_of_the_one_before():
-    after = resolved("algorithm.rule.quantile=0.5", "algorithm.rule.epsilon_low=0.1", "algorithm.rule.name=ppo")
+    after = resolved("algorithm.rule.scale.level=0.5", "algorithm.rule.epsilon_low=0.1", "algorithm.rule.name=ppo")
     assert after["algorithm"]["rule"] == {"name": "ppo", "epsilon_low": 0.2, "epsilon_high": 0.2, "dual_clip": None}
-    again = resolved("algorithm.rule.quantile=0.5", "algorithm.rule.name=sat")
-    assert again["algorithm"]["rule"]["quantile"] == 0.5
+    again = resolved("algorithm.rule.scale.level=0.5", "algorithm.rule.name=sat")
+    assert again["algorithm"]["rule"]["scale"] == {"name": "quantile", "level": 0.5}
 
 
 def test_an_option_of_a_plugin_that_stands_as_a_name_can_be_set(tmp_path):
@@ -281,12 +281,12 @@ def test_an_option_of_a_plugin_that_stands_as_a_name_can_be_set(tmp_path):
 def test_an_option_of_a_plugin_that_a_class_has_by_default_can_be_set_without_its_name():
     after = resolved("algorithm.rule.kernel.exponent=4")["algorithm"]["rule"]
     assert after["kernel"] == {"name": "hill", "exponent": 4.0}
-    assert after["quantile"] == 0.9
+    assert after["scale"] == {"name": "quantile", "level": 0.9}
 
 
 def test_plugin_keys_are_keys_of_the_algorithm():
     algorithm = resolved()["algorithm"]
-    for key in PLUGIN_KEYS - {"algorithm.kl"}:
+    for key in PLUGIN_KEYS - {"algorithm.kl", "algorithm.step_size"}:
         table = algorithm
         for part in key.split(".")[1:]:
             table = table[part]
@@ -296,9 +296,9 @@ def test_plugin_keys_are_keys_of_the_algorithm():
 def test_a_changed_preset_is_shown_as_changed():
     assert load().algorithm_label == "sat-gspo"
     assert load(settings=["algorithm.preset=dr-grpo"]).algorithm_label == "dr-grpo"
-    assert load(settings=["algorithm.rule.quantile=0.9"]).algorithm_label == "sat-gspo"
-    assert load(settings=["algorithm.rule.quantile=0.8"]).algorithm_label == "sat-gspo, changed"
-    assert load(settings=["algorithm.rule.quantile=0.8", "algorithm.preset=grpo"]).algorithm_label == "grpo"
+    assert load(settings=["algorithm.rule.scale.level=0.9"]).algorithm_label == "sat-gspo"
+    assert load(settings=["algorithm.rule.scale.level=0.8"]).algorithm_label == "sat-gspo, changed"
+    assert load(settings=["algorithm.rule.scale.level=0.8", "algorithm.preset=grpo"]).algorithm_label == "grpo"
 
 
 # --- presets

@@ -146,9 +146,9 @@ def test_cpu_and_any_cuda_device_may_be_named(value):
     assert load(settings=[f"run.device={value}"]).run.device == value
 
 
-@pytest.mark.parametrize("value", ["5", "true", '""', "{}", "routing", "[1]", "[[]]", "{name='x'}"])
+@pytest.mark.parametrize("value", ["5", "true", '""', "{}", "routing", "{name='x'}"])
 def test_replay_must_be_a_list_of_names(value):
-    assert told(f"algorithm.replay={value}").startswith("algorithm.replay must be a list of names, [] for none; got ")
+    assert told(f"algorithm.replay={value}").startswith("algorithm.replay must be a list, such as ")
 
 
 @pytest.mark.parametrize("value", ['["a"]', "5", "true", "{}", "[]", "0", "false"])
@@ -165,7 +165,7 @@ def test_what_is_empty_but_no_table_is_not_taken_for_an_empty_table(table, value
 @pytest.mark.parametrize(
     ("setting", "ending"),
     [
-        ("algorithm.clip=1", "kl, entropy, preset, replay"),
+        ("algorithm.clip=1", "entropy, step_size, replay, preset"),
         ("engine.top_p=1", "yield_every, kind"),
         ("task.modulo=5", "reward, name"),
         ("placement.nodes=2", "costs, hang_after_s, kind"),

@@ -42,7 +42,7 @@ def tokens_at(d: Tensor, *, seed: int) -> tuple[TokenBatch, Tensor]:
 
 def measured(rule: Rule, tokens: TokenBatch, d: Tensor) -> Statistics:
     """What the rule needs, over these tokens."""
-    return measure([(d.detach(), tokens)], rule.needs)
+    return measure([(d.detach(), tokens)], rule.traits.needs)
 
 
 def applied(rule: Rule, tokens: TokenBatch, d: Tensor, stats: Statistics | None = None) -> tuple[Surrogate, Tensor]:
@@ -59,7 +59,7 @@ def intervals(rule: SAT, tokens: TokenBatch, d: Tensor, stats: Statistics | None
     ends = []
     for sign in (-1.0, 1.0):
         credited = dataclasses.replace(tokens, advantage=torch.full_like(tokens.advantage, sign))
-        with mock.patch("tether.rules.sat.capped", wraps=surrogate.capped) as spy:
+        with mock.patch("tether.core.surrogate.capped", wraps=surrogate.capped) as spy:
             applied(rule, credited, d, stats or measured(rule, tokens, d))
         ends.append(sign * spy.call_args.args[1])
     return ends[0], ends[1]

@@ -7,7 +7,7 @@ import pytest
 from tests.golden.tables import Given
 from tether.core.advantage import GRPO
 from tether.core.aggregation import TokenMean
-from tether.core.algorithm import Algorithm, check_composition
+from tether.core.algorithm import Algorithm
 from tether.corrections.tis import TIS
 from tether.errors import ConfigError
 from tether.proximal.anchor import AnchorProximal
@@ -16,6 +16,7 @@ from tether.rules.ppo import PPO
 from tether.rules.sat import SAT
 
 MASK = Given((1.0,), is_mask=True)
+WEIGHT = Given((1.0,), is_mask=False)
 
 
 def compose(proximal, *corrections, rule=None) -> Algorithm:
@@ -36,20 +37,20 @@ def compose(proximal, *corrections, rule=None) -> Algorithm:
         (RolloutProximal(), ()),
         (RolloutProximal(), (MASK,)),
         (AnchorProximal(), (TIS(),)),
-        (AnchorProximal(), (TIS(), MASK, MASK)),
+        (AnchorProximal(), (TIS(), MASK)),
     ],
-    ids=["rollout", "rollout x mask", "anchor x tis", "anchor x tis x masks"],
+    ids=["rollout", "rollout x mask", "anchor x tis", "anchor x tis x mask"],
 )
 def test_recipes_that_multiply_to_pi_over_behavior(rule, proximal, corrections):
-    check_composition(compose(proximal, *corrections, rule=rule))
+    assert compose(proximal, *corrections, rule=rule).corrections == corrections
 
 
 @pytest.mark.parametrize("rule", [PPO(), SAT()], ids=["ppo", "sat"])
 def test_a_weight_beside_a_complete_ratio_is_refused(rule):
     with pytest.raises(
         ConfigError,
-        match="already gives the ratio pi/behavior, so the weight tis would be a second correction of the same thing; "
-        "use proximal = 'anchor' with it, or leave it out",
+        match="already gives the ratio pi/behavior, so tis would correct it a second time, by a ratio that is "
+        "always 1; use proximal = 'anchor' or 'old' with it",
     ):
         compose(RolloutProximal(), TIS(), rule=rule)
 
@@ -58,14 +59,16 @@ def test_a_weight_beside_a_complete_ratio_is_refused(rule):
 def test_an_anchor_without_a_weight_is_refused(corrections):
     with pytest.raises(
         ConfigError,
-        match=r"weights the gradient by pi\^1 \* anchor\^-1 instead of pi/behavior; with proximal 'anchor' the ratio "
+        match=r"weights the gradient by pi / anchor instead of pi / behavior; with proximal 'anchor' the ratio "
         r"cannot see how stale the data are: add a correction that reads the edge 'weight' \(such as tis\), or use",
     ):
         compose(AnchorProximal(), *corrections)
 
 
 def test_two_weights_on_one_edge_are_refused():
-    with pytest.raises(ConfigError, match=r"pi\^1 \* anchor\^1 \* behavior\^-2 instead of pi/behavior"):
+    with pytest.raises(ConfigError, match=r"pi anchor / behavior\^2 instead of pi / behavior"):
+        compose(AnchorProximal(), TIS(), WEIGHT)
+    with pytest.raises(ConfigError, match="takes each correction once; got tis twice"):
         compose(AnchorProximal(), TIS(), TIS(cap=5.0))
 
 

@@ -12,11 +12,12 @@ from tether.core.advantage import GRPO
 from tether.core.aggregation import Denominator, SeqMeanTokenMean
 from tether.core.algorithm import Algorithm
 from tether.core.examples import tokens_of
+from tether.core.kernels import Hill
 from tether.core.loss import measure_scope, policy_loss
-from tether.core.ratio import edge_log_ratio
+from tether.core.ratio import Ratio, edge_log_ratio
 from tether.core.rule import PolicyTokens
 from tether.core.statistics import AbsoluteQuantile, Statistics
-from tether.core.surrogate import Hill, effective_radius
+from tether.core.surrogate import effective_radius
 from tether.proximal.rollout import RolloutProximal
 from tether.rules.ppo import PPO
 from tether.rules.sat import SAT
@@ -69,7 +70,8 @@ def test_the_same_radii_hold_for_one_ratio_a_response_of_any_length(shape):
         )
         sat = replace(SAT_GSPO, rule=SAT())
         stats = measure_scope(sat, [(logp, tokens)])
-        down, up = effective_radius(float(stats["clipped"][AbsoluteQuantile(0.9)]), (0.2, 0.2), Hill())
+        q = float(stats[Ratio("clipped", "sequence")][AbsoluteQuantile(0.9)])
+        down, up = effective_radius(q, (0.2, 0.2), Hill())
         ppo = replace(SAT_GSPO, rule=PPO(epsilon_low=down, epsilon_high=up))
         counts = Denominator(num_tokens=len(sequence), num_sequences=600)
         gradients = []

@@ -12,7 +12,8 @@ from tether.core.aggregation import Denominator, TokenMean
 from tether.core.algorithm import Algorithm
 from tether.core.examples import tokens_of
 from tether.core.loss import policy_loss
-from tether.core.rule import PolicyTokens, Surrogate
+from tether.core.ratio import Ratio
+from tether.core.rule import PolicyTokens, Surrogate, Traits
 from tether.core.statistics import Statistics
 from tether.proximal.rollout import RolloutProximal
 
@@ -20,16 +21,11 @@ from tether.proximal.rollout import RolloutProximal
 class ReadsEntropy:
     """Adds a share of the entropy to the objective."""
 
-    needs = ()
-    reads = "clipped"
-    keeps_pull_back = True
+    traits = Traits()
 
     def __call__(self, log_ratio, policy, tokens, stats):
         objective = log_ratio.exp() * tokens.advantage + 0.1 * policy.entropy
         return Surrogate(objective, torch.ones_like(tokens.trainable))
-
-    def readings(self, stats):
-        return {}
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30])
@@ -44,7 +40,7 @@ def test_entropy_of_an_untrainable_token_reaches_no_rule(poison):
     )
     tokens, logp = tokens_of(log_ratio=[0.1, 0.2], advantage=[1.0, 1.0])
     tokens = replace(tokens, trainable=torch.tensor([True, False]))
-    counts, stats = Denominator(num_tokens=1, num_sequences=1), {"clipped": Statistics({})}
+    counts, stats = Denominator(num_tokens=1, num_sequences=1), {Ratio("clipped", "token"): Statistics({})}
     losses, gradients = [], []
     for value in (0.3, poison):
         entropy = torch.tensor([0.3, value], requires_grad=True)

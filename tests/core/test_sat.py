@@ -10,11 +10,12 @@ import torch
 from tests.golden.tables import loss_and_gradient, recipe
 from tether.core.aggregation import Denominator
 from tether.core.examples import tokens_of
+from tether.core.kernels import Hill
 from tether.core.rule import PolicyTokens
 from tether.core.statistics import AbsoluteQuantile, Statistics
-from tether.core.surrogate import Hill
 from tether.rules.ppo import PPO
 from tether.rules.sat import SAT
+from tether.scales.quantile import Quantile
 
 from .heavy import SHAPES, applied, intervals, log_ratios, measured, tokens_at
 
@@ -224,7 +225,7 @@ def test_p10_multiplying_by_a_contraction_of_one_would_not_be_ppos_bits():
 
 def test_p10_disabled_needs_and_logs_nothing():
     sat = SAT(enabled=False)
-    assert sat.needs == ()
+    assert sat.traits.needs == ()
     assert sat.readings(Statistics({})) == {}
     tokens, d = tokens_of(log_ratio=FAR, advantage=[1.0] * 9)
     assert applied(sat, tokens, d, Statistics({}))[0].marks == {}
@@ -254,8 +255,8 @@ def test_dual_clip_comes_last():
     assert gradient[-1] == 0.0
     assert (bool(plain.active[-1]), bool(floored.active[-1])) == (True, False)
     assert floored.objective[:-1].equal(plain.objective[:-1])
-    assert not SAT(dual_clip=3.0).keeps_pull_back
-    assert SAT().keeps_pull_back
+    assert not SAT(dual_clip=3.0).traits.keeps_pull_back
+    assert SAT().traits.keeps_pull_back
 
 
 @pytest.mark.parametrize("rule", [PPO, SAT])
@@ -276,7 +277,7 @@ def test_radii_that_are_no_interval_are_refused(rule, options, message):
 @pytest.mark.parametrize("quantile", [0.0, 1.5])
 def test_sat_refuses_a_level_outside_its_range_when_it_is_made(quantile):
     with pytest.raises(ValueError, match="quantile must lie in"):
-        SAT(quantile=quantile)
+        SAT(scale=Quantile(level=quantile))
 
 
 @pytest.mark.parametrize("exponent", [0.0, -1.0, 65.0])

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +16,8 @@ from tether.core.advantage import GRPO
 from tether.core.aggregation import Denominator, TokenSum
 from tether.core.algorithm import Algorithm
 from tether.core.loss import LossTerms, measure_scope, policy_loss
-from tether.core.ratio import Edge
-from tether.core.rule import PolicyTokens, Weight
-from tether.core.statistics import Statistic, Statistics
+from tether.core.rule import PolicyTokens, Traits, Weight
+from tether.core.statistics import Statistics
 from tether.core.tokens import TokenBatch
 from tether.proximal.anchor import AnchorProximal
 from tether.proximal.rollout import RolloutProximal
@@ -82,7 +81,7 @@ def tokens_with(
 
 def recipe(rule, *, level: str = "token", corrections: tuple = (), **choices) -> Algorithm:
     """A rule on pi/behavior, or on pi/anchor where a weight completes it; losses are summed unless said otherwise."""
-    weighted = any(not c.is_mask for c in corrections)
+    weighted = any(not c.traits.is_mask for c in corrections)
     kept = {"proximal": AnchorProximal() if weighted else RolloutProximal(), "aggregation": TokenSum(), **choices}
     return Algorithm(level=level, rule=rule, corrections=corrections, advantage=GRPO(), **kept)
 
@@ -126,9 +125,9 @@ class Given:
     values: tuple[float, ...]
     is_mask: bool
 
-    needs: ClassVar[tuple[Statistic, ...]] = ()
-    reads: ClassVar[Edge] = "weight"
-    keeps_pull_back: ClassVar[bool] = False
+    @property
+    def traits(self) -> Traits:
+        return Traits(reads="total" if self.is_mask else "weight", is_mask=self.is_mask, keeps_pull_back=False)
 
-    def __call__(self, log_ratio: Tensor, tokens: TokenBatch, stats: Statistics) -> Weight:
+    def __call__(self, log_ratio: Tensor, policy: PolicyTokens, tokens: TokenBatch, stats: Statistics) -> Weight:
         return Weight(torch.tensor(self.values))

@@ -9,6 +9,7 @@ import torch
 
 from tether.core.aggregation import Denominator
 from tether.core.loss import policy_loss
+from tether.core.ratio import Ratio
 from tether.core.rule import PolicyTokens
 from tether.core.statistics import AbsoluteQuantile, Statistics
 from tether.corrections.tis import TIS
@@ -60,7 +61,7 @@ def test_ppo_on_the_update_edge_times_tis():
 
 
 def test_ppo_on_the_total_edge_times_tis_is_refused_before_it_gives_the_wrong_number():
-    with pytest.raises(ConfigError, match="second correction of the same thing"):
+    with pytest.raises(ConfigError, match="correct it a second time"):
         recipe(PPO(), corrections=(TIS(),), proximal=RolloutProximal())
     mu, old, pi = (math.log(GIVEN[name]) for name in ("mu", "mutilde", "pi"))
     assert_close(-math.exp(old - mu) * min(math.exp(pi - mu), 1.2), LOSS["WRONG: E edge x TIS(B)"])
@@ -76,6 +77,9 @@ def test_sat_with_its_worked_contraction(row, proximal, corrections):
     d = torch.tensor(logp) - tokens.logp_proximal
     q = d[0] * GIVEN["sat_q"] / GIVEN["sat_d"]
     algorithm = recipe(SAT(), corrections=corrections)
-    stats = {"clipped": Statistics({AbsoluteQuantile(0.9): q}), "weight": Statistics({})}
+    stats = {
+        Ratio("clipped", "token"): Statistics({AbsoluteQuantile(0.9): q}),
+        Ratio("weight", "token"): Statistics({}),
+    }
     leaf = torch.tensor(logp, requires_grad=True)
     assert_close(policy_loss(PolicyTokens(leaf), tokens, algorithm, stats, Denominator(1, 1)).loss, LOSS[row])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tether.core.ratio import beyond_guard, edge_log_ratio, log_ratio
+from tether.core.rule import PolicyTokens
 from tether.core.statistics import Statistics
 from tether.corrections.tis import TIS
 from tether.rules.ppo import PPO
@@ -99,7 +100,7 @@ def weights(log_k: list[float], cap: float, level: str = "token") -> torch.Tenso
         behavior=[0.0] * len(log_k), proximal=log_k, advantage=[1.0] * len(log_k), sequence=[0] * len(log_k)
     )
     seen = edge_log_ratio("weight", torch.zeros(len(log_k)), tokens, level)
-    return TIS(cap=cap)(seen, tokens, Statistics({})).value
+    return TIS(cap=cap)(seen, PolicyTokens(seen), tokens, Statistics({})).value
 
 
 def test_tis_on_the_token_set():

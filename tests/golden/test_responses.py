@@ -9,7 +9,7 @@ import pytest
 from tether.core.aggregation import SeqMeanTokenMean, SeqMeanTokenSum, TokenMean
 from tether.core.examples import tokens_of
 from tether.core.loss import measure_scope
-from tether.core.ratio import edge_log_ratio
+from tether.core.ratio import Ratio, edge_log_ratio
 from tether.core.statistics import AbsoluteQuantile
 from tether.rules.ppo import PPO
 from tether.rules.sat import SAT
@@ -37,7 +37,7 @@ def gated(tokens, logp) -> tuple[float, int]:
     """q and the number of gated tokens of SAT at level ``sequence``, from its own marks."""
     algorithm = recipe(SAT(), level="sequence")
     terms, _ = loss_and_gradient(tokens, logp, algorithm)
-    q = measure_scope(algorithm, [(logp, tokens)])["clipped"][Q]
+    q = measure_scope(algorithm, [(logp, tokens)])[Ratio("clipped", "sequence")][Q]
     return float(q), int(terms.marks["sat/gate_fraction"].value.sum())
 
 

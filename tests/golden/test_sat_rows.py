@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from tether.core.examples import tokens_of
+from tether.core.kernels import Hill
 from tether.core.rule import PolicyTokens
 from tether.core.statistics import AbsoluteQuantile, Statistics, measure
-from tether.core.surrogate import Hill, effective_radius
+from tether.core.surrogate import effective_radius
 from tether.rules.ppo import PPO
 from tether.rules.sat import SAT
 

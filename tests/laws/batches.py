@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tether.core.advantage import GRPO
-from tether.core.aggregation import Denominator, SeqMeanTokenSumNorm, TokenSum
+from tether.core.aggregation import Denominator, TokenSum
 from tether.core.algorithm import Algorithm
-from tether.core.loss import EdgeStatistics, LossTerms, measure_scope, policy_loss
+from tether.core.loss import LossTerms, measure_scope, policy_loss
+from tether.core.memory import EdgeStatistics
 from tether.core.rule import Correction, PolicyTokens, Rule
 from tether.core.tokens import TokenBatch
 from tether.corrections.tis import TIS
@@ -45,6 +46,9 @@ def batches(draw: st.DrawFn, *, spread: float | None = None, advantages: Sequenc
     tokens = TokenBatch(
         logp_behavior=behavior,
         logp_proximal=proximal,
+        logp_anchor=proximal,
+        logp_old=proximal,
+        logp_average=proximal,
         advantage=credit[sequence],
         trainable=torch.rand(size, generator=noise) >= share,
         sequence=sequence,
@@ -52,24 +56,29 @@ def batches(draw: st.DrawFn, *, spread: float | None = None, advantages: Sequenc
         staleness=torch.randint(0, 16, size, generator=noise),
         logp_reference=behavior + 0.1 * torch.randn(size, generator=noise),
         entropy_behavior=torch.rand(size, generator=noise),
+        turn=torch.randint(0, 3, size, generator=noise),
     )
     return tokens, logp
 
 
 def with_proximal(tokens: TokenBatch, algorithm: Algorithm) -> TokenBatch:
-    """The tokens as the algorithm's proximal makes them; the drawn proximal stands for the anchor."""
-    return dataclasses.replace(tokens, logp_proximal=algorithm.proximal(tokens.logp_proximal, tokens.logp_behavior))
+    """The tokens as the algorithm's proximal makes them; the drawn proximal stands for anchor, old and average."""
+    return dataclasses.replace(tokens, logp_proximal=algorithm.proximal(tokens, tokens.logp_proximal))
+
+
+REQUIRED = {"seq-mean-token-sum-norm": {"horizon": 8}}
+"""Options of plug-ins that have no default."""
 
 
 def built(registry, name: str):
     """A plug-in with its default options."""
-    return registry.build(name, **({"horizon": 8} if registry.get(name) is SeqMeanTokenSumNorm else {}))
+    return registry.build(name, **REQUIRED.get(name, {}))
 
 
 def algorithm_of(rule: Rule, *, level: str = "token", corrections: tuple[Correction, ...] = (), **choices) -> Algorithm:
     """The simplest recipe around a rule that multiplies to pi/behavior; gradients are sums over tokens."""
-    weights = [c for c in corrections if not c.is_mask]
-    proximal = AnchorProximal() if weights else RolloutProximal()
+    is_weighted = any(not c.traits.is_mask or c.traits.reads == "weight" for c in corrections)
+    proximal = AnchorProximal() if is_weighted else RolloutProximal()
     kept = {"aggregation": TokenSum(), "advantage": GRPO(), "proximal": proximal, **choices}
     return Algorithm(level=level, rule=rule, corrections=corrections, **kept)
 
@@ -78,13 +87,18 @@ def every_rule() -> list[tuple[str, Rule]]:
     return [(name, built(RULES, name)) for name in RULES.names()]
 
 
+def levels(rule: Rule) -> tuple[str, ...]:
+    """The levels that a rule works at."""
+    return LEVELS if rule.traits.level is None else (rule.traits.level,)
+
+
 def every_correction() -> list[tuple[str, Correction]]:
     return [(name, built(CORRECTIONS, name)) for name in CORRECTIONS.names()]
 
 
 def algorithm_with(correction: Correction, rule: Rule, level: str) -> Algorithm:
     """A recipe in which the correction's edge is not trivially 1: a mask on weight = proximal/behavior brings TIS."""
-    if correction.is_mask and correction.reads == "weight":
+    if correction.traits.is_mask and correction.traits.reads == "weight":
         return algorithm_of(rule, level=level, corrections=(TIS(), correction))
     return algorithm_of(rule, level=level, corrections=(correction,))
 
@@ -92,7 +106,9 @@ def algorithm_with(correction: Correction, rule: Rule, level: str) -> Algorithm:
 def every_algorithm() -> dict[str, Algorithm]:
     """Each rule alone and each correction with PPO, at both levels."""
     ppo = built(RULES, "ppo")
-    alone = {f"{name}-{level}": algorithm_of(rule, level=level) for name, rule in every_rule() for level in LEVELS}
+    alone = {
+        f"{name}-{level}": algorithm_of(rule, level=level) for name, rule in every_rule() for level in levels(rule)
+    }
     weighted = {f"{name}-{level}": algorithm_with(c, ppo, level) for name, c in every_correction() for level in LEVELS}
     return {**alone, **weighted}
 

@@ -11,6 +11,7 @@ from tether.core.ratio import edge_log_ratio
 from tether.core.rule import Rule
 from tether.core.statistics import AbsoluteQuantile
 from tether.registry import CORRECTIONS, RULES
+from tether.scales.quantile import Quantile
 
 from .batches import LEVELS, algorithm_of, batches, every_correction, every_rule, terms_and_gradient
 
@@ -23,7 +24,7 @@ def assert_close(got: Tensor, wanted: Tensor) -> None:
 
 OPEN_RULES: dict[str, Rule] = {
     "ppo": RULES.build("ppo", epsilon_low=1.0, epsilon_high=1e9),
-    "sat": RULES.build("sat", epsilon_low=1.0, epsilon_high=1e9, quantile=1.0),
+    "sat": RULES.build("sat", epsilon_low=1.0, epsilon_high=1e9, scale=Quantile(level=1.0)),
 }
 """Every rule with its options at the end where nothing is cut; a new rule names its own."""
 
@@ -61,4 +62,4 @@ def test_an_open_weight_completes_the_ratio_to_the_behavior(name, level, drawn):
 
 
 def test_the_gate_of_sat_reads_the_statistic_it_was_given():
-    assert OPEN_RULES["sat"].needs == (AbsoluteQuantile(1.0),)
+    assert OPEN_RULES["sat"].traits.needs == (AbsoluteQuantile(1.0),)

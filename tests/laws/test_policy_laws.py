@@ -14,10 +14,11 @@ from torch import Tensor
 
 from tether.core.algorithm import Algorithm
 from tether.core.kl import K3
-from tether.core.loss import EdgeStatistics, measure_scope, policy_loss
-from tether.core.ratio import Edge, edge_log_ratio
-from tether.core.rule import PolicyTokens, Surrogate
-from tether.core.statistics import Statistic, Statistics
+from tether.core.loss import measure_scope, policy_loss
+from tether.core.memory import EdgeStatistics
+from tether.core.ratio import edge_log_ratio
+from tether.core.rule import PolicyTokens, Surrogate, Traits
+from tether.core.statistics import Statistics
 from tether.core.surrogate import clipped
 from tether.core.tokens import TokenBatch
 from tether.registry import RULES
@@ -33,6 +34,7 @@ from .batches import (
     every_algorithm,
     every_correction,
     every_rule,
+    levels,
     split_by_response,
     terms_and_gradient,
     with_proximal,
@@ -113,15 +115,10 @@ def with_entropy(drawn: Drawn, algorithm: Algorithm) -> tuple[Tensor, Tensor, Te
 class Creditless:
     """A rule that does not look at the advantage: an untrainable token, whose advantage is 0, would still count."""
 
-    needs: ClassVar[tuple[Statistic, ...]] = ()
-    reads: ClassVar[Edge] = "clipped"
-    keeps_pull_back: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits()
 
     def __call__(self, log_ratio: Tensor, policy: PolicyTokens, tokens: TokenBatch, stats: Statistics) -> Surrogate:
         return Surrogate(objective=log_ratio.exp(), active=torch.ones_like(tokens.trainable))
-
-    def readings(self, stats: Statistics) -> dict[str, float]:
-        return {}
 
 
 @given(aggregation=aggregations, drawn=batches())
@@ -142,6 +139,11 @@ def test_an_empty_micro_batch_gives_zero_and_keeps_the_graph(algorithm):
     tokens = TokenBatch(
         logp_behavior=nothing,
         logp_proximal=nothing,
+        logp_anchor=nothing,
+        logp_old=nothing,
+        logp_average=nothing,
+        entropy_behavior=nothing,
+        turn=torch.zeros(4, dtype=torch.int64),
         advantage=nothing,
         trainable=torch.zeros(4, dtype=torch.bool),
         sequence=torch.arange(4),
@@ -182,17 +184,12 @@ def test_micro_batches_add_up_in_loss_and_gradient(algorithm, aggregation, drawn
 class OwnQuantile:
     """Wrong on purpose: its radius is a quantile of the micro-batch that it happens to see."""
 
-    needs: ClassVar[tuple[Statistic, ...]] = ()
-    reads: ClassVar[Edge] = "clipped"
-    keeps_pull_back: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits()
 
     def __call__(self, log_ratio: Tensor, policy: PolicyTokens, tokens: TokenBatch, stats: Statistics) -> Surrogate:
         d = log_ratio.detach().abs()
         radius = d.quantile(0.5) if len(d) else torch.tensor(0.2)
         return clipped(log_ratio, tokens.advantage, (1.0 - radius, 1.0 + radius))
-
-    def readings(self, stats: Statistics) -> dict[str, float]:
-        return {}
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -294,18 +291,21 @@ def test_weights_are_finite_nonnegative_and_carry_no_gradient(name, level, drawn
     weight = torch.ones_like(logp)
     for correction in algorithm.corrections:
         quiet = tokens.neutralized()
-        alive = edge_log_ratio(correction.reads, logp, quiet, level).requires_grad_()
-        value = correction(alive, quiet, stats[correction.reads]).value
+        edge, own_level = correction.traits.ratio(level)
+        alive = edge_log_ratio(edge, logp, quiet, own_level).requires_grad_()
+        current = PolicyTokens(logp.clone().requires_grad_()).quiet(tokens.trainable)
+        value = correction(alive, current, quiet, stats[correction.traits.measured(level)]).value
         assert value.isfinite().all()
         assert (value >= 0).all()
         assert not value.requires_grad, "a correction detaches its weight itself"
-        assert not correction.is_mask or ((value == 0) | (value == 1)).all()
+        assert not correction.traits.is_mask or ((value == 0) | (value == 1)).all()
         weight = weight * value
     _, gradient = terms_and_gradient((tokens, logp), algorithm, stats)
     leaf = logp.clone().requires_grad_()
     quiet = tokens.neutralized()
-    seen = edge_log_ratio(algorithm.rule.reads, leaf, quiet, level)
-    objective = algorithm.rule(seen, PolicyTokens(leaf), quiet, stats[algorithm.rule.reads]).objective
+    traits = algorithm.rule.traits
+    seen = edge_log_ratio(traits.reads, leaf, quiet, level)
+    objective = algorithm.rule(seen, PolicyTokens(leaf), quiet, stats[traits.measured(level)]).objective
     (-(weight * objective)[tokens.trainable].sum()).backward()
     assert_close(gradient, leaf.grad)
 
@@ -334,18 +334,31 @@ def test_gradient_of_the_clip_is_its_finite_difference_with_radii_frozen(drawn, 
 # --- pull-back -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(("name", "rule"), every_rule(), ids=[name for name, _ in every_rule()])
+KEEPING = [(name, level) for name, rule in every_rule() if rule.traits.keeps_pull_back for level in levels(rule)]
+PPOS = {"ppo", "sat"}
+"""Rules that leave pull-back tokens exactly what PPO leaves them."""
+
+
+@pytest.mark.parametrize(("name", "level"), [place for place in KEEPING if place[0] in PPOS])
 @given(drawn=batches())
 @few
-def test_pull_back_gradients_are_ppos_to_the_last_bit(name, rule, level, drawn):
-    if not rule.keeps_pull_back:
-        pytest.skip("this rule says that it cuts them")
+def test_pull_back_gradients_are_ppos_to_the_last_bit(name, level, drawn):
     tokens, _ = drawn
-    terms, gradient = terms_and_gradient(drawn, algorithm_of(rule, level=level))
+    terms, gradient = terms_and_gradient(drawn, algorithm_of(built(RULES, name), level=level))
     _, wanted = terms_and_gradient(drawn, algorithm_of(built(RULES, "ppo"), level=level))
     inward = tokens.trainable & ~terms.outward
     assert gradient[inward].equal(wanted[inward])
+    assert terms.active[inward].all()
+
+
+@pytest.mark.parametrize(("name", "level"), KEEPING)
+@given(drawn=batches(advantages=(-1.5, -1.0, 0.5, 2.0)))
+@few
+def test_a_rule_that_keeps_pull_back_leaves_it_a_gradient_of_the_right_sign(name, level, drawn):
+    tokens, _ = drawn
+    terms, gradient = terms_and_gradient(drawn, algorithm_of(built(RULES, name), level=level))
+    inward = tokens.trainable & ~terms.outward
+    assert (gradient[inward] * tokens.advantage[inward] < 0).all()
     assert terms.active[inward].all()
 
 
@@ -354,7 +367,7 @@ def test_pull_back_gradients_are_ppos_to_the_last_bit(name, rule, level, drawn):
 @given(drawn=batches(advantages=(-1.0, 1.0)))
 @few
 def test_corrections_that_keep_pull_back_leave_it_a_gradient(name, correction, level, drawn):
-    if not correction.keeps_pull_back:
+    if not correction.traits.keeps_pull_back:
         pytest.skip("this correction says that it cuts them")
     tokens, _ = drawn
     terms, gradient = terms_and_gradient(drawn, ALGORITHMS[f"{name}-{level}"])

@@ -56,7 +56,7 @@ def test_an_unknown_name_lists_the_known_ones(toys):
 
 
 def test_an_unknown_option_lists_the_known_ones():
-    with pytest.raises(ConfigError, match=r"rule 'sat' has no option 'quantil'; it has epsilon_low, .*quantile"):
+    with pytest.raises(ConfigError, match=r"rule 'sat' has no option 'quantil'; it has epsilon_low, .*scale"):
         RULES.build("sat", quantil=0.9)
     with pytest.raises(ConfigError, match="correction 'tis' has no option 'limit'; it has cap"):
         CORRECTIONS.build("tis", limit=2.0)

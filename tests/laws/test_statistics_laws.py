@@ -18,7 +18,7 @@ from tether.core.tokens import TokenBatch
 
 from .batches import batches, every_correction, every_rule
 
-NEEDED = [s for _, plugin in (*every_rule(), *every_correction()) for s in plugin.needs]
+NEEDED = [s for _, plugin in (*every_rule(), *every_correction()) for s in plugin.traits.needs]
 STATISTICS = list(dict.fromkeys([*NEEDED, *(AbsoluteQuantile(level) for level in (0.01, 0.5, 0.9, 1.0))]))
 everyone = pytest.mark.parametrize("statistic", STATISTICS, ids=str)
 

@@ -14,9 +14,11 @@ PLUGIN_KEYS = {
     "algorithm.proximal",
     "algorithm.rule",
     "algorithm.rule.kernel",
+    "algorithm.rule.scale",
     "algorithm.aggregation",
     "algorithm.advantage",
     "algorithm.kl",
+    "algorithm.step_size",
 }
 """Keys that hold a name, or a table with that name and its options."""
 

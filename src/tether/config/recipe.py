@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from tether.pipeline.trainer import TrainerOptions
 from tether.placement.inline import Inline
 from tether.placement.ray import Ray
 from tether.ports import EngineOptions
-from tether.registry import ENGINES, REPLAYS, RULES, TASKS
+from tether.registry import ENGINES, RULES, TASKS
 from tether.tasks.task import Task
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
@@ -91,19 +91,18 @@ class Recipe:
     placement: Inline | Ray
     preset: str = ""
     """The preset the algorithm started from, if any."""
-    replay: tuple[str, ...] = field(default=())
 
     @property
     def algorithm_label(self) -> str:
         """The preset's name, with a note if a key of it was changed; the rule's where there is no preset."""
         if not self.preset:
             return RULES.name_of(self.algorithm.rule)
-        as_named, _ = _algorithm({"preset": self.preset}, self.engine.max_tokens)
+        as_named = _algorithm({"preset": self.preset}, self.engine.max_tokens)
         return self.preset if as_named == self.algorithm else f"{self.preset}, changed"
 
     def resolved(self) -> dict[str, Any]:
         """Every setting in force, defaults included, as plain tables."""
-        algorithm = {"preset": self.preset or None, **describe(self.algorithm), "replay": list(self.replay)}
+        algorithm = {"preset": self.preset or None, **describe(self.algorithm)}
         return {
             "recipe": self.name,
             "run": describe(self.run),
@@ -164,7 +163,7 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
     engine = named({"kind": "torch", **_table(get["engine"], "engine")}, "engine", "kind")
     bound_engine = plugin(ENGINES, engine, "engine", "kind")
     raw = _table({"preset": "sat-gspo"} if get["algorithm"] == {} else get["algorithm"], "algorithm")
-    algorithm, replay = _algorithm(raw, bound_engine.max_tokens)
+    algorithm = _algorithm(raw, bound_engine.max_tokens)
     recipe = Recipe(
         name=name,
         run=bind(RunOptions, get["run"], "run"),
@@ -180,29 +179,19 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
         checks=bind(CheckOptions, get["checks"], "checks"),
         placement=_placement(_table(get["placement"], "placement")),
         preset=raw.get("preset") or "",
-        replay=replay,
     )
     _check(recipe)
     return recipe
 
 
-def _algorithm(table: dict[str, Any], max_tokens: int) -> tuple[Algorithm, tuple[str, ...]]:
+def _algorithm(table: dict[str, Any], max_tokens: int) -> Algorithm:
     table = expand(table)
-    replay = _replay(table.pop("replay", []))
     if "aggregation" in table:
         aggregation = named(table["aggregation"], "algorithm.aggregation")
         if aggregation["name"] == "seq-mean-token-sum-norm":
             aggregation["horizon"] = aggregation.get("horizon") or max_tokens
         table["aggregation"] = aggregation
-    return bind(Algorithm, table, "algorithm", beside=("preset", "replay")), replay
-
-
-def _replay(wanted: Any) -> tuple[str, ...]:
-    if not isinstance(wanted, list | tuple) or not all(isinstance(name, str) for name in wanted):
-        raise ConfigError(f"algorithm.replay must be a list of names, [] for none; got {wanted!r}")
-    for name in wanted:
-        REPLAYS.get(name)
-    return tuple(wanted)
+    return bind(Algorithm, table, "algorithm", beside=("preset",))
 
 
 def _placement(table: dict[str, Any]) -> Inline | Ray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -11,13 +12,12 @@ from torch import Tensor
 
 from tether.core.aggregation import Denominator
 from tether.core.algorithm import Algorithm
-from tether.core.ratio import Edge, edge_log_ratio, log_ratio
-from tether.core.rule import Correction, Mark, PolicyTokens, Rule
-from tether.core.statistics import Gather, Statistic, Statistics, measure
-from tether.core.tokens import TokenBatch
-
-EdgeStatistics = Mapping[Edge, Statistics]
-"""What was measured over a scope, by the edge it was measured on: two factors may read different ones."""
+from tether.core.memory import EdgeStatistics
+from tether.core.ratio import Level, Ratio, edge_log_ratio, log_ratio
+from tether.core.rule import Correction, Mark, PolicyTokens, Rule, Traits
+from tether.core.statistics import Gather, Part, Statistic, Statistics, measure
+from tether.core.tokens import TokenBatch, only
+from tether.registry import CORRECTIONS
 
 
 class LossTerms(NamedTuple):
@@ -30,11 +30,15 @@ class LossTerms(NamedTuple):
     kl: Float[Tensor, ""]
     """Sum over trainable tokens of the estimate of KL(pi || reference), detached; 0 without a reference."""
     active: Bool[Tensor, "T"]
-    """Trainable tokens that rule and masks leave a gradient."""
+    """Trainable tokens that rule and corrections leave a gradient."""
+    clipped: Bool[Tensor, "T"]
+    """Trainable tokens that the rule denies one."""
     outward: Bool[Tensor, "T"]
     """Trainable tokens that have moved away from the data: ``A (r - 1) > 0``."""
     marks: Mapping[str, Mark]
     """The rule's readings, each with the trainable tokens that it is averaged over."""
+    weights: Mapping[str, Float[Tensor, "T"]]
+    """What each correction, by name, multiplied the objective with."""
 
 
 def policy_loss(
@@ -71,30 +75,40 @@ def policy_loss(
             the learning rate as it masks more.
     """
     trainable = tokens.trainable
-    quiet = tokens.neutralized()
-    logp = torch.where(trainable, policy.logp.float(), 0.0)
-    entropy = None if policy.entropy is None else torch.where(trainable, policy.entropy.float(), 0.0)
-    ratio = edge_log_ratio(algorithm.rule.reads, logp, quiet, algorithm.level)
-    answer = algorithm.rule(ratio, PolicyTokens(logp, entropy), quiet, stats[algorithm.rule.reads])
-    weight = torch.ones_like(logp)
-    for correction in algorithm.corrections:
-        seen = edge_log_ratio(correction.reads, logp.detach(), quiet, algorithm.level)
-        weight = weight * correction(seen, quiet, stats[correction.reads]).value.detach()
+    quiet, own = tokens.neutralized(), policy.quiet(trainable)
+    ratio = _handed(algorithm.rule, algorithm.level, own.logp, quiet)
+    answer = algorithm.rule(ratio, own, quiet, _measured(algorithm.rule, algorithm.level, stats))
+    weights = _weights(algorithm, own.detached(), quiet, stats)
+    weight = math.prod(weights.values(), start=torch.ones_like(own.logp))
     share = torch.where(trainable, algorithm.aggregation(quiet, denominator), 0.0)
     surrogate = -(share * weight * answer.objective).sum()
-    penalty, kl = _penalty(algorithm, quiet, logp, share)
+    penalty, kl = _penalty(algorithm, quiet, own.logp, share)
     loss = surrogate + penalty
     if algorithm.entropy:
-        assert entropy is not None, "an entropy bonus needs the policy's entropy"
-        loss = loss - algorithm.entropy * (share * entropy).sum()
+        assert own.entropy is not None, "an entropy bonus needs the policy's entropy"
+        loss = loss - algorithm.entropy * (share * own.entropy).sum()
     return LossTerms(
         loss=loss,
         surrogate=surrogate.detach(),
         kl=kl.detach(),
         active=answer.active & (weight > 0) & trainable,
+        clipped=~answer.active & trainable,
         outward=(quiet.advantage * ratio.detach() > 0) & trainable,
         marks={name: Mark(m.value, m.among & trainable) for name, m in answer.marks.items()},
+        weights=weights,
     )
+
+
+def _weights(
+    algorithm: Algorithm, policy: PolicyTokens, quiet: TokenBatch, stats: EdgeStatistics
+) -> dict[str, Float[Tensor, "T"]]:
+    """What each correction multiplies the objective with, by name."""
+    weights: dict[str, Float[Tensor, "T"]] = {}
+    for correction in algorithm.corrections:
+        seen = _handed(correction, algorithm.level, policy.logp, quiet)
+        known = _measured(correction, algorithm.level, stats)
+        weights[CORRECTIONS.name_of(correction)] = correction(seen, policy, quiet, known).value.detach()
+    return weights
 
 
 def _penalty(
@@ -108,26 +122,38 @@ def _penalty(
     return algorithm.kl.coefficient * (share * estimate).sum(), estimate.sum()
 
 
-def measure_scope(
-    algorithm: Algorithm,
-    parts: Iterable[tuple[Float[Tensor, "_"], TokenBatch]],
-    across: Gather | None = None,
-) -> EdgeStatistics:
+def measure_scope(algorithm: Algorithm, parts: Iterable[Part], across: Gather | None = None) -> EdgeStatistics:
     """Measure what the rule and the corrections need over ``(logp, tokens)`` of every micro-batch of a scope.
 
-    A factor's statistics are taken on the log-ratio of the edge it reads, at the recipe's level, exactly as the
-    factor will see it. ``across`` gathers shares over ranks.
+    A factor's statistics are taken on the log-ratio of the edge that it names, at its level, exactly as the factor
+    will see it. ``across`` gathers shares over ranks.
     """
-    pieces = [(torch.where(t.trainable, logp.detach().float(), 0.0), t.neutralized()) for logp, t in parts]
-    needs: dict[Edge, tuple[Statistic, ...]] = {algorithm.rule.reads: ()}
-    factors: tuple[Rule | Correction, ...] = (algorithm.rule, *algorithm.corrections)
-    for factor in factors:
-        needs[factor.reads] = (*needs.get(factor.reads, ()), *factor.needs)
+    return measure_traits(algorithm.traits, algorithm.level, parts, across)
+
+
+def measure_traits(
+    traits: Iterable[Traits], level: Level, parts: Iterable[Part], across: Gather | None = None
+) -> EdgeStatistics:
+    """Measure what all of these need, each over the log-ratio that it names."""
+    pieces = [(only(t.trainable, logp.detach().float()), t.neutralized()) for logp, t in parts]
+    needs: dict[Ratio, tuple[Statistic, ...]] = {}
+    for one in traits:
+        ratio = one.measured(level)
+        needs[ratio] = (*needs.get(ratio, ()), *one.needs)
     return {
-        edge: measure(
-            [(edge_log_ratio(edge, logp, t, algorithm.level), t) for logp, t in pieces] if wanted else [],
+        ratio: measure(
+            [(edge_log_ratio(ratio.edge, logp, t, ratio.level), t) for logp, t in pieces] if wanted else [],
             wanted,
             across,
         )
-        for edge, wanted in needs.items()
+        for ratio, wanted in needs.items()
     }
+
+
+def _handed(factor: Rule | Correction, level: Level, logp: Float[Tensor, "T"], quiet: TokenBatch) -> Float[Tensor, "T"]:
+    ratio = factor.traits.ratio(level)
+    return edge_log_ratio(ratio.edge, logp, quiet, ratio.level)
+
+
+def _measured(factor: Rule | Correction, level: Level, stats: EdgeStatistics) -> Statistics:
+    return stats[factor.traits.measured(level)]

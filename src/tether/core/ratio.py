@@ -8,19 +8,37 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tether.core.tokens import TokenBatch, per_sequence_sum, response_length
 
-Edge = Literal["total", "clipped", "weight"]
-"""Edges that a run can measure today; ``update`` and ``engine`` need old log-probs."""
-Level = Literal["token", "sequence"]
+Edge = Literal["total", "clipped", "weight", "update", "engine"]
+"""``update`` and ``engine`` need old log-probs."""
+Level = Literal["token", "sequence", "product"]
+"""One ratio a token; one a response, the geometric mean of its tokens' (GSPO); or their plain product."""
+Policy = Literal["pi", "proximal", "behavior", "old"]
+
+ENDS: Final[dict[Edge, tuple[Policy, Policy]]] = {
+    "total": ("pi", "behavior"),
+    "clipped": ("pi", "proximal"),
+    "weight": ("proximal", "behavior"),
+    "update": ("pi", "old"),
+    "engine": ("old", "behavior"),
+}
+"""Numerator and denominator of every edge."""
 
 LOG_RATIO_LIMIT = 20.0
 """Guard, in nats, applied once before ``exp``: e^20 = 4.85e8. A numerical guard, not a clip; it is counted."""
+
+
+class Ratio(NamedTuple):
+    """Which log-ratio a factor is handed."""
+
+    edge: Edge
+    level: Level
 
 
 def log_ratio(logp: Float[Tensor, "T"], reference: Float[Tensor, "T"]) -> Float[Tensor, "T"]:
@@ -41,20 +59,32 @@ def beyond_guard(logp: Float[Tensor, "T"], reference: Float[Tensor, "T"]) -> Boo
 def edge_log_ratio(edge: Edge, logp: Float[Tensor, "T"], tokens: TokenBatch, level: Level) -> Float[Tensor, "T"]:
     """The log-ratio of an edge at a level, ``[T]``, guarded; differentiable in ``logp`` where the edge has it.
 
-    ``sequence`` is GSPO's geometric mean ``s_b = mean_t d_t`` (arXiv:2507.18071) in its token form
-    ``logp_t - sg[logp_t] + sg[s_b]``: every token carries the ratio of its response and only its own gradient, so a
-    mask or weight on one token touches that token alone.
+    ``sequence`` is GSPO's geometric mean ``s_b = mean_t d_t`` (arXiv:2507.18071), ``product`` the sum
+    ``s_b = sum_t d_t``, both in the token form ``logp_t - sg[logp_t] + sg[s_b]``: every token carries the ratio of its
+    response and only its own gradient, so a mask or weight on one token touches that token alone.
 
     >>> from tether.core.examples import tokens_of
     >>> tokens, logp = tokens_of(log_ratio=[0.1, 0.3], advantage=[1.0, 1.0], sequence=[0, 0])
     >>> [round(x, 4) for x in edge_log_ratio("total", logp, tokens, "sequence").tolist()]
     [0.2, 0.2]
+    >>> [round(x, 4) for x in edge_log_ratio("total", logp, tokens, "product").tolist()]
+    [0.4, 0.4]
     """
-    numerator = tokens.logp_proximal if edge == "weight" else logp
-    denominator = tokens.logp_proximal if edge == "clipped" else tokens.logp_behavior
+    above, below = (_logp(policy, logp, tokens) for policy in ENDS[edge])
     if level == "token":
-        return log_ratio(numerator, denominator)
-    difference = numerator.detach().float() - denominator.float()
-    mean = per_sequence_sum(difference, tokens) / response_length(tokens)
-    own_gradient = numerator.float() - numerator.detach().float()
+        return log_ratio(above, below)
+    total = per_sequence_sum(above.detach().float() - below.float(), tokens)
+    mean = total / response_length(tokens) if level == "sequence" else total
+    own_gradient = above.float() - above.detach().float()
     return (own_gradient + mean).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+
+def _logp(policy: Policy, logp: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor, "T"]:
+    if policy == "pi":
+        return logp
+    if policy == "behavior":
+        return tokens.logp_behavior
+    if policy == "proximal":
+        return tokens.logp_proximal
+    assert tokens.logp_old is not None, "a recipe that reads old log-probs is refused where nobody provides them"
+    return tokens.logp_old

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from tether.core.tokens import TokenBatch
 
-Scope = Literal["step", "micro-batch"]
-"""Over which tokens a statistic runs. ``step``: all micro-batches and ranks of one update."""
+Scope = Literal["step", "lagged", "rank", "micro-batch"]
+"""Over which tokens a statistic runs. ``step``: all micro-batches and ranks of one update; ``lagged``: those of the
+update before, so that no extra forward pass is needed; ``rank``: all micro-batches of one rank."""
 
 Sofar = tuple[Tensor, ...]
 Part = tuple[Float[Tensor, "_"], TokenBatch]

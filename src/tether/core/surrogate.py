@@ -1,17 +1,16 @@
-"""The clip, the kernels, and the one radius to which SAT's contraction amounts."""
+"""The clip, and the one radius to which SAT's contraction amounts."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tether.core.rule import Kernel, Surrogate
-from tether.registry import KERNELS
+from tether.core.rule import Kernel, Mark, Surrogate
+from tether.core.tokens import TokenBatch
 
 MOST_RADIUS = 1e9
 """Largest radius above 1, and largest dual clip: as good as none, since ratios end at e^20 = 4.85e8."""
@@ -76,26 +75,37 @@ def floored(surrogate: Surrogate, advantage: Float[Tensor, "T"], dual_clip: floa
     return surrogate._replace(objective=objective, active=surrogate.active & ~below)
 
 
-@KERNELS.register("hill")
-@final
-@dataclass(frozen=True, slots=True)
-class Hill:
-    """``psi(u; q) = 1 / (1 + (u / q)^exponent)``: SAT's kernel (arXiv:2607.18722, Eq. 3.2) at exponent 2.
+class Contraction(NamedTuple):
+    """By how much, and where, a radius shrinks."""
 
-    >>> Hill()(torch.tensor([0.0, 0.15, 0.18]), torch.tensor(0.15))
-    tensor([1.0000, 0.5000, 0.4098])
+    u: Float[Tensor, "T"]
+    """How far each token has moved, >= 0."""
+    q: Float[Tensor, "*Q"]
+    """The scale it is measured against, one for all or one a token; 0 gates nothing."""
+    kernel: Kernel
+
+
+def contracted(
+    log_ratio: Float[Tensor, "T"], tokens: TokenBatch, bounds: tuple[float, float], by: Contraction
+) -> Surrogate:
+    """``clipped`` with the end that a token has moved towards pulled in where ``u > q > 0`` (SAT, arXiv:2607.18722).
+
+    The ceiling goes from ``A``, which is ratio 1, to PPO's as the kernel goes from 0 to 1; tokens that are not gated
+    have PPO's to the last bit.
     """
-
-    exponent: float = 2.0
-    """Steepness; greater is closer to a step at q."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.exponent <= 64:
-            raise ValueError(f"exponent of the hill kernel must lie in (0, 64]; got {self.exponent}")
-
-    def __call__(self, u: Float[Tensor, "*T"], q: Float[Tensor, ""]) -> Float[Tensor, "*T"]:
-        """Contraction ``[T]`` at distance ``u``."""
-        return (u / q).pow_(self.exponent).add_(1.0).reciprocal_()
+    gain = log_ratio.exp() * tokens.advantage
+    plain = ceiling(tokens.advantage, bounds)
+    q = torch.where(by.q > 0, by.q, math.inf)
+    gate = by.u > q
+    psi = by.kernel(by.u, q)
+    contraction = torch.maximum(psi, (~gate).to(psi.dtype))  # a select by a random mask takes twice as long
+    out = capped(gain, torch.lerp(tokens.advantage, plain, contraction))
+    marks = {
+        "sat/gate_fraction": Mark(gate, tokens.trainable),
+        "sat/newly_cut_fraction": Mark((gain.detach() <= plain) & ~out.active, tokens.trainable),
+        "sat/mean_contraction": Mark(psi, gate),
+    }
+    return out._replace(marks=marks)
 
 
 def check_radii(rule: str, low: float, high: float, dual_clip: float | None) -> None:
@@ -119,6 +129,7 @@ def effective_radius(q: float, epsilon: tuple[float, float], kernel: Kernel) -> 
     up to ``u* = max(q, root of e^u - 1 = eps psi(u; q))``, and never beyond PPO's own limit ``log(1 + eps)``
     (below 1: ``1 - e^-u``). The radius is ``e^u* - 1`` (``1 - e^-u*``). With q = 0 the gate is off: PPO's radii.
 
+    >>> from tether.core.kernels import Hill
     >>> [round(x, 6) for x in effective_radius(0.02, (0.2, 0.2), Hill())]
     [0.039508, 0.040493]
     """

@@ -34,16 +34,32 @@ class TokenBatch:
     """Which prompt the response answers."""
     staleness: Int[Tensor, "T"]
     """Optimizer updates between the token's version and this update; >= 0."""
+    logp_anchor: Float[Tensor, "T"] | None = None
+    """Under the trainer's weights when the batch was taken."""
+    logp_old: Float[Tensor, "T"] | None = None
+    """Under the trainer's evaluation of the weights that the token was sampled with."""
+    logp_average: Float[Tensor, "T"] | None = None
+    """Under the running average of the trainer's weights."""
     logp_reference: Float[Tensor, "T"] | None = None
     """Under the frozen reference of the KL penalty."""
     entropy_behavior: Float[Tensor, "T"] | None = None
     """Entropy of the distribution sampled from."""
+    turn: Int[Tensor, "T"] | None = None
+    """Which assistant turn of its rollout, from 0."""
+    top_k_behavior: Float[Tensor, "T K"] | None = None
+    """Log-probabilities under the behavior policy of its K most probable ids; ``-inf`` where that id is the sampled
+    one, so that the sampled token, the K others and the rest are a partition."""
 
     def __post_init__(self) -> None:
         shapes = {f.name: tuple(x.shape) for f in fields(self) if (x := getattr(self, f.name)) is not None}
-        if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
+        alternatives = shapes.pop("top_k_behavior", (len(self.trainable), 0))
+        is_flat = len(set(shapes.values())) == 1 and all(len(shape) == 1 for shape in shapes.values())
+        if not is_flat or len(alternatives) != 2 or alternatives[0] != len(self.trainable):
             listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-            raise ValueError(f"fields of a TokenBatch must share one shape [T]; got {listed}")
+            raise ValueError(
+                f"fields of a TokenBatch must share one shape [T] (top_k_behavior: [T, K]); got {listed}, "
+                f"top_k_behavior {alternatives}"
+            )
 
     def __len__(self) -> int:
         return self.trainable.shape[0]
@@ -55,7 +71,7 @@ class TokenBatch:
         in the value or, worse, only in the gradient.
         """
         quiet = {
-            f.name: torch.where(self.trainable, x, torch.zeros((), dtype=x.dtype, device=x.device))
+            f.name: only(self.trainable, x)
             for f in fields(self)
             if f.name not in ("trainable", "sequence", "group") and (x := getattr(self, f.name)) is not None
         }
@@ -66,6 +82,11 @@ class TokenBatch:
         kept = {f.name: x[keep] for f in fields(self) if (x := getattr(self, f.name)) is not None}
         numbered = kept["sequence"].unique(return_inverse=True)[1].to(kept["sequence"].dtype)
         return replace(self, **{**kept, "sequence": numbered})
+
+
+def only(kept: Bool[Tensor, "T"], x: Tensor) -> Tensor:
+    """``x [T]`` or ``[T, K]`` where a token is kept, 0 elsewhere."""
+    return torch.where(kept if x.ndim == 1 else kept[:, None], x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
 def per_sequence_sum(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor, "T"]:

@@ -8,9 +8,8 @@ from typing import ClassVar, final
 from jaxtyping import Float
 from torch import Tensor
 
-from tether.core.ratio import Edge
-from tether.core.rule import Weight
-from tether.core.statistics import Statistic, Statistics
+from tether.core.rule import PolicyTokens, Traits, Weight
+from tether.core.statistics import Statistics
 from tether.core.tokens import TokenBatch
 from tether.registry import CORRECTIONS
 
@@ -27,25 +26,23 @@ class TIS:
     corrects what the ratio cannot see. With ``proximal = rollout`` the ratio is complete and the recipe is refused.
     ``[T] -> [T]``.
 
-    >>> import torch
     >>> from tether.core.examples import tokens_of
-    >>> tokens, _ = tokens_of(log_ratio=[0.3, 1.0], advantage=[1.0, 1.0])
-    >>> TIS(cap=2.0)(torch.tensor([0.3, 1.0]), tokens, Statistics({})).value
+    >>> tokens, logp = tokens_of(log_ratio=[0.3, 1.0], advantage=[1.0, 1.0])
+    >>> TIS(cap=2.0)(logp.detach(), PolicyTokens(logp), tokens, Statistics({})).value
     tensor([1.3499, 2.0000])
     """
 
     cap: float = 2.0
     """Largest weight; bounds the variance at the price of bias."""
 
-    needs: ClassVar[tuple[Statistic, ...]] = ()
-    reads: ClassVar[Edge] = "weight"
-    is_mask: ClassVar[bool] = False
-    keeps_pull_back: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(reads="weight")
 
     def __post_init__(self) -> None:
         if not 0 < self.cap <= 1e6:
             raise ValueError(f"cap of tis must lie in (0, 1e6] (2 is usual); got {self.cap}")
 
-    def __call__(self, log_ratio: Float[Tensor, "T"], tokens: TokenBatch, stats: Statistics) -> Weight:
+    def __call__(
+        self, log_ratio: Float[Tensor, "T"], policy: PolicyTokens, tokens: TokenBatch, stats: Statistics
+    ) -> Weight:
         """Truncate every token's weight."""
         return Weight(log_ratio.detach().exp().clamp(max=self.cap))

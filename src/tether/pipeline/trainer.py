@@ -12,13 +12,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tether.core.algorithm import Algorithm
-from tether.core.loss import EdgeStatistics, LossTerms, measure_scope, policy_loss
-from tether.core.measures import clipping, mismatch, staleness
-from tether.core.rule import Correction, PolicyTokens, Rule
+from tether.core.loss import LossTerms, policy_loss
+from tether.core.measures import Measured, clipping, mismatch, staleness
+from tether.core.memory import EdgeStatistics
+from tether.core.rule import PolicyTokens, Readable
 from tether.core.tokens import TokenBatch
 from tether.errors import ConfigError, NonFiniteError, ResumeError, StalenessError
 from tether.models.policy import Policy
 from tether.models.sharing import PromptSharing, SharePrompt
+from tether.pipeline.measuring import Measuring
 from tether.pipeline.nonfinite import explain
 from tether.pipeline.packing import MicroBatch, Step
 from tether.records import Metric, Metrics
@@ -122,6 +124,7 @@ class Trainer:
         self._options = options
         self._temperature = temperature
         self._total, self._allowed = limits
+        self._measuring = Measuring(algorithm)
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self._masters = [p if p.dtype == torch.float32 else p.detach().float() for p in self._parameters]
         self._optimizer = torch.optim.AdamW(
@@ -140,20 +143,24 @@ class Trainer:
         batches = [self._tokens(micro_batch) for micro_batch in step.micro_batches]
         stale = staleness(batches)
         self._check_staleness(stale)
-        terms, policies, scopes = self._differentiate(step, batches)
+        batches, terms, policies, scopes = self._differentiate(step, batches)
         norm = nn.utils.clip_grad_norm_(self._parameters, self._options.grad_clip)
         self._check_finite(step, batches, (terms, policies), norm)
-        lr = self._update()
+        measured = [(policy.logp, tokens) for policy, tokens in zip(policies, batches, strict=True)]
+        step_size = self._measuring.step_size(measured)
+        lr = self._update(step_size)
+        self._measuring.keep(scopes[-1], measured)
         return StepReport(
             updated=True,
             metrics={
                 **stale,
-                **mismatch([(p.logp, t) for p, t in zip(policies, batches, strict=True)]),
+                **mismatch(measured),
                 **clipping(terms, step.denominator.num_tokens),
                 **self._policy_metrics(step, terms, policies),
                 **self._readings(step, scopes),
                 "policy/grad_norm": Metric(float(norm)),
                 "policy/lr": Metric(lr),
+                **({} if self._algorithm.step_size is None else {"policy/step_size": Metric(step_size)}),
             },
             logp=_by_rollout(step.micro_batches, [p.logp for p in policies]),
             staleness=_by_rollout(step.micro_batches, [t.staleness for t in batches]),
@@ -161,37 +168,42 @@ class Trainer:
 
     def gradient_norms(self, step: Step) -> tuple[float, list[float]]:
         """Loss, and the norm of each parameter's gradient, as ``step`` makes them; nothing is updated or kept."""
-        terms, _, _ = self._differentiate(step, [self._tokens(micro_batch) for micro_batch in step.micro_batches])
+        _, terms, _, _ = self._differentiate(step, [self._tokens(micro_batch) for micro_batch in step.micro_batches])
         norms = [0.0 if p.grad is None else float(p.grad.float().norm()) for p in self._parameters]
         self._zero_grad()
         return sum(float(term.loss) for term in terms), norms
 
     def _differentiate(
         self, step: Step, batches: Sequence[TokenBatch]
-    ) -> tuple[list[LossTerms], list[PolicyTokens], list[EdgeStatistics]]:
+    ) -> tuple[list[TokenBatch], list[LossTerms], list[PolicyTokens], list[EdgeStatistics]]:
         """Measure, and leave the gradient of the step in the parameters; one entry a micro-batch, detached."""
-        shared = self._measure_step(step.micro_batches, batches)
+        shared = self._measuring.ahead(batches, lambda: self._preview(step.micro_batches, batches))
+        complete: list[TokenBatch] = []
         terms: list[LossTerms] = []
         policies: list[PolicyTokens] = []
         scopes: list[EdgeStatistics] = []
         for micro_batch, tokens in zip(step.micro_batches, batches, strict=True):
             policy = self._forward(micro_batch)
             tokens = self._with_proximal(tokens, policy.logp)
-            stats = shared or measure_scope(self._algorithm, [(policy.logp, tokens)])
+            stats = self._measuring.own(policy.logp, tokens) if shared is None else shared
             term = policy_loss(policy, tokens, self._algorithm, stats, step.denominator)
             term.loss.backward()  # type: ignore[no-untyped-call]
+            complete.append(tokens)
             terms.append(term._replace(loss=term.loss.detach()))
-            policies.append(
-                PolicyTokens(policy.logp.detach(), None if policy.entropy is None else policy.entropy.detach())
-            )
+            policies.append(policy.detached())
             scopes.append(stats)
-        return terms, policies, scopes
+        return complete, terms, policies, scopes
 
     def state(self) -> dict[str, Any]:
         """Everything that the next update depends on; the tensors are live, for whoever writes them at once."""
         names = [name for name, p in self.policy.model.named_parameters() if p.requires_grad]
         masters = dict(zip(names, (m.detach() for m in self._masters), strict=True))
-        return {"updates": self.updates, "parameters": masters, "optimizer": self._optimizer.state_dict()}
+        return {
+            "updates": self.updates,
+            "parameters": masters,
+            "optimizer": self._optimizer.state_dict(),
+            "memory": self._measuring.state(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a ``state``. The learning rate is that of the options; it belongs to no state."""
@@ -213,6 +225,7 @@ class Trainer:
         self._optimizer.load_state_dict(state["optimizer"])
         for group, options in zip(self._optimizer.param_groups, settings, strict=True):
             group.update(options)
+        self._measuring.restore(state["memory"])
         self.updates = int(state["updates"])
 
     def _tokens(self, micro_batch: MicroBatch) -> TokenBatch:
@@ -236,19 +249,14 @@ class Trainer:
     def _with_proximal(self, tokens: TokenBatch, logp: Float[Tensor, "T"]) -> TokenBatch:
         # one update a batch: the anchor is the current policy itself, so its own forward serves, and the ratio to it
         # is 1 to the last bit
-        return replace(tokens, logp_proximal=self._algorithm.proximal(logp.detach(), tokens.logp_behavior))
+        anchored = replace(tokens, logp_anchor=logp.detach())
+        return replace(anchored, logp_proximal=self._algorithm.proximal(anchored, logp.detach()))
 
-    def _measure_step(
-        self, micro_batches: Sequence[MicroBatch], batches: Sequence[TokenBatch]
-    ) -> EdgeStatistics | None:
-        """Statistics of the whole step; ``None`` where each micro-batch's own forward serves."""
-        factors: tuple[Rule | Correction, ...] = (self._algorithm.rule, *self._algorithm.corrections)
-        if len(micro_batches) == 1 or self._algorithm.measure == "micro-batch" or not any(f.needs for f in factors):
-            return None
+    def _preview(self, micro_batches: Sequence[MicroBatch], batches: Sequence[TokenBatch]) -> list[Measured]:
+        """A forward pass of its own over the step, for statistics that all micro-batches need at once."""
         with torch.no_grad():
             logps = [self._forward(m, entropy=False).logp for m in micro_batches]
-        pairs = [(lp, self._with_proximal(t, lp)) for lp, t in zip(logps, batches, strict=True)]
-        return measure_scope(self._algorithm, pairs)
+        return [(logp, self._with_proximal(t, logp)) for logp, t in zip(logps, batches, strict=True)]
 
     def _forward(self, micro_batch: MicroBatch, *, entropy: bool = True) -> PolicyTokens:
         kind: Literal["none", "detached", "differentiable"] = "detached" if entropy else "none"
@@ -256,8 +264,8 @@ class Trainer:
             kind = "differentiable"
         return self.policy(micro_batch.inputs, temperature=self._temperature, entropy=kind)
 
-    def _update(self) -> float:
-        lr = self._options.lr_at(self.updates, self._total)
+    def _update(self, step_size: float) -> float:
+        lr = self._options.lr_at(self.updates, self._total) * step_size
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         for master, parameter in zip(self._masters, self._parameters, strict=True):
@@ -315,11 +323,14 @@ class Trainer:
     def _readings(self, step: Step, scopes: Sequence[EdgeStatistics]) -> Metrics:
         """The rule's scope-wide numbers; with several scopes in a step, their mean weighted by tokens."""
         rule = self._algorithm.rule
+        if not isinstance(rule, Readable):
+            return {}
+        measured = rule.traits.measured(self._algorithm.level)
         if all(scope is scopes[0] for scope in scopes):
-            weighted = [(1.0, rule.readings(scopes[0][rule.reads]))]
+            weighted = [(1.0, rule.readings(scopes[0][measured]))]
         else:
             sizes = [float(sum(len(row.rollout.completion) for row in m.rows)) for m in step.micro_batches]
-            weighted = [(w, rule.readings(scope[rule.reads])) for w, scope in zip(sizes, scopes, strict=True)]
+            weighted = [(w, rule.readings(scope[measured])) for w, scope in zip(sizes, scopes, strict=True)]
         total = sum(weight for weight, _ in weighted)
         return {name: Metric(sum(w * readings[name] for w, readings in weighted) / total) for name in weighted[0][1]}
 

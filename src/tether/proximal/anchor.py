@@ -8,7 +8,8 @@ from typing import ClassVar, final
 from jaxtyping import Float
 from torch import Tensor
 
-from tether.core.algorithm import StandsFor
+from tether.core.proximal import StandsFor, provided
+from tether.core.tokens import TokenBatch
 from tether.registry import PROXIMALS
 
 
@@ -23,13 +24,16 @@ class AnchorProximal:
     With one update a batch the clipped ratio is exactly 1 and nothing is ever clipped: stale data then need a
     correction on the edge ``weight`` (anchor / behavior), or the recipe is refused. ``[T] -> [T]``.
 
-    >>> import torch
-    >>> AnchorProximal()(torch.tensor([-0.4]), torch.tensor([-1.0]))
-    tensor([-0.4000])
+    >>> from dataclasses import replace
+    >>> from tether.core.examples import tokens_of
+    >>> tokens, logp = tokens_of(log_ratio=[0.5], advantage=[1.0])
+    >>> AnchorProximal()(replace(tokens, logp_anchor=logp.detach()), logp.detach())
+    tensor([0.5000])
     """
 
     stands_for: ClassVar[StandsFor] = "anchor"
+    inputs: ClassVar[tuple[str, ...]] = ("logp_anchor",)
 
-    def __call__(self, logp_anchor: Float[Tensor, "T"], logp_behavior: Float[Tensor, "T"]) -> Float[Tensor, "T"]:
+    def __call__(self, tokens: TokenBatch, logp: Float[Tensor, "T"]) -> Float[Tensor, "T"]:
         """The anchor log-probabilities."""
-        return logp_anchor
+        return provided(tokens.logp_anchor, "logp_anchor")

@@ -8,7 +8,8 @@ from typing import ClassVar, final
 from jaxtyping import Float
 from torch import Tensor
 
-from tether.core.algorithm import StandsFor
+from tether.core.proximal import StandsFor
+from tether.core.tokens import TokenBatch
 from tether.registry import PROXIMALS
 
 
@@ -20,13 +21,15 @@ class RolloutProximal:
 
     The rollout-logprob denominator of the SAT paper (arXiv:2607.18722); needs no extra forward pass. ``[T] -> [T]``.
 
-    >>> import torch
-    >>> RolloutProximal()(torch.tensor([-0.4]), torch.tensor([-1.0]))
-    tensor([-1.])
+    >>> from tether.core.examples import tokens_of
+    >>> tokens, logp = tokens_of(log_ratio=[0.5], advantage=[1.0])
+    >>> RolloutProximal()(tokens, logp.detach())
+    tensor([0.])
     """
 
     stands_for: ClassVar[StandsFor] = "behavior"
+    inputs: ClassVar[tuple[str, ...]] = ()
 
-    def __call__(self, logp_anchor: Float[Tensor, "T"], logp_behavior: Float[Tensor, "T"]) -> Float[Tensor, "T"]:
+    def __call__(self, tokens: TokenBatch, logp: Float[Tensor, "T"]) -> Float[Tensor, "T"]:
         """The behavior log-probabilities."""
-        return logp_behavior
+        return tokens.logp_behavior

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 from jaxtyping import Float
 from torch import Tensor
 
-from tether.core.ratio import Edge
-from tether.core.rule import PolicyTokens, Surrogate
-from tether.core.statistics import Statistic, Statistics
+from tether.core.rule import PolicyTokens, Surrogate, Traits
+from tether.core.statistics import Statistics
 from tether.core.surrogate import check_radii, clipped
 from tether.core.tokens import TokenBatch
 from tether.registry import RULES
@@ -43,16 +42,13 @@ class PPO:
     dual_clip: float | None = None
     """Bound c > 1 on the loss of tokens with A < 0, as a multiple of |A|; 3 is usual. Cuts pull-back tokens."""
 
-    needs: ClassVar[tuple[Statistic, ...]] = ()
-    reads: ClassVar[Edge] = "clipped"
-
     def __post_init__(self) -> None:
         check_radii("ppo", self.epsilon_low, self.epsilon_high, self.dual_clip)
 
     @property
-    def keeps_pull_back(self) -> bool:
-        """Without the dual clip."""
-        return self.dual_clip is None
+    def traits(self) -> Traits:
+        """Pull-back is kept, but for the dual clip."""
+        return Traits(keeps_pull_back=self.dual_clip is None)
 
     def __call__(
         self, log_ratio: Float[Tensor, "T"], policy: PolicyTokens, tokens: TokenBatch, stats: Statistics
@@ -60,7 +56,3 @@ class PPO:
         """Clip every token's ratio into one interval."""
         bounds = (1.0 - self.epsilon_low, 1.0 + self.epsilon_high)
         return clipped(log_ratio, tokens.advantage, bounds, self.dual_clip)
-
-    def readings(self, stats: Statistics) -> dict[str, float]:
-        """None: its radii are constants."""
-        return {}
