@@ -98,7 +98,7 @@ $(PARITY)/.installed: parity/constraints.txt
 	@$(PARITY)/bin/python -m pip install --quiet --quiet --constraint $< $(TORCH)
 	@$(PARITY)/bin/python -m pip install --quiet --quiet --constraint $< \
 		codetiming jaxtyping omegaconf pydantic pytest ray tensordict trl
-	@$(PARITY)/bin/python -m pip install --quiet --quiet --constraint $< --no-deps verl
+	@$(PARITY)/bin/python -m pip install --quiet --quiet --constraint $< --no-deps --ignore-requires-python verl
 	@$(PARITY)/bin/python -m pip install --quiet --quiet --no-deps --editable .
 	@touch $@
 

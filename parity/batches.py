@@ -52,13 +52,15 @@ class Batch:
         """Counts of the step that this batch is."""
         return Denominator(num_tokens=int(self.mask.sum()), num_sequences=int(self.mask.any(1).sum()))
 
-    def tokens(self, proximal: Tensor) -> TokenBatch:
-        """What tether takes: no padding."""
+    @property
+    def tokens(self) -> TokenBatch:
+        """What tether takes: no padding. Clipped against the behavior policy until an algorithm chooses another."""
         inside = self.inside
         rows = torch.arange(len(self.logp))[:, None].expand_as(self.logp)
         return TokenBatch(
             logp_behavior=self.behavior[inside],
-            logp_proximal=proximal[inside],
+            logp_proximal=self.behavior[inside],
+            logp_anchor=self.anchor[inside],
             advantage=self.everywhere[inside],
             trainable=self.mask[inside],
             sequence=rows[inside],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -66,8 +66,8 @@ class Tether:
     def loss(self, batch: Batch, logp: Tensor) -> Tensor:
         """The share of the one micro-batch of the step."""
         algorithm, seen = self.algorithm, self.view(batch)
-        tokens = seen.tokens(algorithm.proximal(seen.anchor, seen.behavior))
         flat = logp[seen.inside]
+        tokens = replace(seen.tokens, logp_proximal=algorithm.proximal(seen.tokens, flat.detach()))
         stats = measure_scope(algorithm, [(flat.detach(), tokens)])
         terms = policy_loss(PolicyTokens(flat), tokens, algorithm, stats, seen.denominator)
         return self.scale(batch) * terms.loss
