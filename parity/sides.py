@@ -47,11 +47,10 @@ def answer(side: Side, batch: Batch) -> Answer:
 
 @dataclass(frozen=True)
 class Tether:
-    """An algorithm, as a recipe's tables say it; ``scale`` and ``view`` model what another library does differently."""
+    """An algorithm, as a recipe's tables say it; ``scale`` models a denominator that another library has."""
 
     table: Table
     scale: Callable[[Batch], float] = field(default=lambda _: 1.0)
-    view: Callable[[Batch], Batch] = field(default=lambda batch: batch)
 
     @property
     def settings(self) -> str:
@@ -65,11 +64,11 @@ class Tether:
 
     def loss(self, batch: Batch, logp: Tensor) -> Tensor:
         """The share of the one micro-batch of the step."""
-        algorithm, seen = self.algorithm, self.view(batch)
-        flat = logp[seen.inside]
-        tokens = replace(seen.tokens, logp_proximal=algorithm.proximal(seen.tokens, flat.detach()))
+        algorithm = self.algorithm
+        flat = logp[batch.inside]
+        tokens = replace(batch.tokens, logp_proximal=algorithm.proximal(batch.tokens, flat.detach()))
         stats = measure_scope(algorithm, [(flat.detach(), tokens)])
-        terms = policy_loss(PolicyTokens(flat), tokens, algorithm, stats, seen.denominator)
+        terms = policy_loss(PolicyTokens(flat), tokens, algorithm, stats, batch.denominator)
         return self.scale(batch) * terms.loss
 
 
@@ -92,13 +91,15 @@ def table(
     }
 
 
-USUAL = ({"name": "rollout"}, {"name": "token-mean"}, "token")
-"""Of a table, what is not worth a word."""
+USUAL = {"proximal": {"name": "rollout"}, "level": "token", "aggregation": {"name": "token-mean"}}
+"""Of an algorithm's table, what is not worth a word."""
 
 
 def shown(table: Table) -> str:
     """``rule = ppo(epsilon_low = 0.2)``: without what is usual, and without advantages, which no loss computes."""
-    parts = [f"{key} = {_value(value)}" for key, value in table.items() if key != "advantage" and value not in USUAL]
+    parts = [
+        f"{key} = {_value(value)}" for key, value in table.items() if key != "advantage" and USUAL.get(key) != value
+    ]
     return ", ".join(parts)
 
 

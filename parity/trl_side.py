@@ -44,11 +44,14 @@ class TRL:
 
     config: Mapping[str, Any] = field(default_factory=dict)
     trainer: type[GRPOTrainer] = GRPOTrainer
+    arguments: type[GRPOConfig] = GRPOConfig
 
     @property
     def settings(self) -> str:
         """Settings that were given."""
-        return shown(self.config)
+        return ", ".join(
+            filter(None, ["" if self.trainer is GRPOTrainer else self.trainer.__name__, shown(self.config)])
+        )
 
     def loss(self, batch: Batch, logp: Tensor) -> Tensor:
         """The loss of a step of one micro-batch, of which the batch is all."""
@@ -74,7 +77,7 @@ class TRL:
         return loss
 
     def _trainer(self, logp: Tensor) -> Any:
-        args = GRPOConfig(bf16=False, use_cpu=True, report_to="none", output_dir="unused", **self.config)
+        args = self.arguments(bf16=False, use_cpu=True, report_to="none", output_dir="unused", **self.config)
         return SimpleNamespace(
             args=args,
             loss_type=args.loss_type,

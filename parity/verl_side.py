@@ -15,6 +15,7 @@ from parity.sides import shown
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    from verl.trainer.config.algorithm import RolloutCorrectionConfig
     from verl.trainer.ppo import core_algos
     from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
     from verl.workers.config import ActorConfig, PolicyLossConfig
@@ -29,8 +30,8 @@ class Verl:
     """A registered policy loss and what surrounds it in ``verl.workers.utils.losses.ppo_loss``.
 
     ``actor`` are fields of verl's ``ActorConfig``, as its user sets them. With ``rollout_correction`` the ratio is
-    taken against ``old_log_probs`` and the correction comes from ``rollout_log_probs`` (decoupled mode); without it
-    ``old_log_probs`` are those of the rollout, which verl calls bypass mode.
+    taken against ``old_log_probs`` and the correction comes from ``rollout_log_probs`` (decoupled mode); without it,
+    and in the loss ``bypass_mode``, ``old_log_probs`` are those of the rollout.
     """
 
     name: str
@@ -45,10 +46,16 @@ class Verl:
 
     def loss(self, batch: Batch, logp: Tensor) -> Tensor:
         """Policy loss, and the KL loss if it is used."""
-        policy_loss = PolicyLossConfig(loss_mode=self.name)
+        correction = RolloutCorrectionConfig(**(self.rollout_correction or {}))
+        policy_loss = PolicyLossConfig(loss_mode=self.name, rollout_correction=correction)
         config = ActorConfig(strategy="fsdp", rollout_n=1, use_dynamic_bsz=True, policy_loss=policy_loss, **self.actor)
-        config.global_batch_info["loss_scale_factor"] = config.loss_scale_factor
         old, mask, weights = self._corrected(batch)
+        config.global_batch_info.update(  # counts as verl's engines and trainer hand them to the worker
+            dp_size=1,
+            batch_num_tokens=int(mask.sum()),
+            global_batch_size=len(mask),
+            loss_scale_factor=config.loss_scale_factor,
+        )
         loss, _ = core_algos.get_policy_loss_fn(self.name)(
             old_log_prob=old,
             log_prob=logp,
@@ -66,7 +73,7 @@ class Verl:
 
     def _corrected(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Denominator of the ratio, mask and weights."""
-        if self.rollout_correction is None:
+        if self.rollout_correction is None or self.name == "bypass_mode":
             return batch.behavior, batch.mask, None
         weights, mask, _ = compute_rollout_correction_and_rejection_mask(
             old_log_prob=batch.anchor,

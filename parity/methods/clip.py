@@ -84,6 +84,11 @@ SEQUENCE = (
         theirs=Verl("gspo", {"loss_agg_mode": "seq-mean-token-mean", "clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4}),
     ),
     Case(
+        method="LUSPO",
+        ours=Tether({**GSPO, "aggregation": {"name": "seq-mean-token-sum"}}),
+        theirs=TRL({"loss_type": "luspo", "importance_sampling_level": "sequence"}),
+    ),
+    Case(
         method="GSPO, responses moved by 12 nats a token",
         batch=upwards,
         ours=Tether(GSPO),
