@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from parity.case import Case
-from parity.methods import aggregation, clip, correction, kl
+from parity.methods import aggregation, clip, correction, divergence, kl, reinforce
 
 FAMILIES: dict[str, tuple[Case, ...]] = {
     "Clip, per token": clip.TOKEN,
     "Clip, per response": clip.SEQUENCE,
     "Aggregation": aggregation.CASES,
     "KL penalty": kl.CASES,
-    "Corrections": correction.CASES,
+    "Weights": correction.CASES,
+    "DPPO": divergence.CASES,
+    "Losses in log pi": reinforce.CASES,
 }
 CASES = tuple(case for family in FAMILIES.values() for case in family)

@@ -45,9 +45,13 @@ class Clip:
         d = logp - batch.behavior
         if self.level == "sequence":
             d = logp - logp.detach() + mean_of_response(d, batch).detach()
-        r = (d if self.guard is None else d.clamp(*self.guard)).exp()
-        gain = torch.minimum(r * batch.everywhere, r.clamp(0.8, 1.2) * batch.everywhere)
-        return aggregated(-gain, batch, self.aggregation)
+        return aggregated(-gain(d if self.guard is None else d.clamp(*self.guard), batch), batch, self.aggregation)
+
+
+def gain(log_ratio: Tensor, batch: Batch) -> Tensor:
+    """PPO's clipped objective with radii 0.2, ``[B, T]``."""
+    r = log_ratio.exp()
+    return torch.minimum(r * batch.everywhere, r.clamp(0.8, 1.2) * batch.everywhere)
 
 
 def mean_of_response(x: Tensor, batch: Batch) -> Tensor:

@@ -7,8 +7,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from parity.case import TOLERANCE, Case
-from parity.cases import FAMILIES
+from parity.cases import CASES, FAMILIES
 from parity.methods.advantage import CREDITS
+from parity.sides import Tether
+from parity.verl_side import Verl, core_algos
+from tether.registry import CORRECTIONS, RULES
 
 PAGE = Path(__file__).parent.parent / "docs" / "parity.md"
 NAMES = {"verl": "verl", "trl": "TRL"}
@@ -33,7 +36,7 @@ verl and TRL are given the log-probabilities of the rollout as the old ones.
 def page() -> str:
     """The whole text."""
     sections = [INTRODUCTION, *(_section(title, _losses(cases)) for title, cases in FAMILIES.items())]
-    return "\n".join([*sections, _section("Advantages", _credits())])
+    return "\n".join([*sections, _section("Advantages", _credits()), _left_out()])
 
 
 def _section(title: str, rows: Iterator[tuple[str, ...]]) -> str:
@@ -53,6 +56,21 @@ def _credits() -> Iterator[tuple[str, ...]]:
     for credit in CREDITS:
         settings = (f"`{credit.settings}`", f"`{repr(credit.ours).rpartition('.')[2]}`")
         yield credit.method, NAMES[credit.peer], *settings, _number(credit.gaps()[0]), _verdict(credit.cause)
+
+
+def _left_out() -> str:
+    """What has no counterpart, or none that was compared."""
+    tables = [case.ours.table for case in CASES if isinstance(case.ours, Tether)]
+    rules = {table["rule"]["name"] for table in tables}
+    corrections = {correction["name"] for table in tables for correction in table.get("corrections", ())}
+    verl = {case.theirs.name for case in CASES if isinstance(case.theirs, Verl)}
+    left = {
+        "tether's rules": set(RULES.names()) - rules,
+        "tether's corrections": set(CORRECTIONS.names()) - corrections,
+        "verl's losses": set(core_algos.POLICY_LOSS_REGISTRY) - verl,
+    }
+    listed = [f"- {what}: {', '.join(f'`{name}`' for name in sorted(names)) or 'none'}" for what, names in left.items()]
+    return "\n".join(["## Not compared", "", "The others have no such method, or tether has none.", "", *listed, ""])
 
 
 def _verdict(cause: str | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -45,12 +45,17 @@ def answer(side: Side, batch: Batch) -> Answer:
     return Answer(float(loss.detach()), logp.grad)
 
 
+def unscaled(batch: Batch) -> float:
+    """As tether counts."""
+    return 1.0
+
+
 @dataclass(frozen=True)
 class Tether:
     """An algorithm, as a recipe's tables say it; ``scale`` models a denominator that another library has."""
 
     table: Table
-    scale: Callable[[Batch], float] = field(default=lambda _: 1.0)
+    scale: Callable[[Batch], float] = unscaled
 
     @property
     def settings(self) -> str:

@@ -1,0 +1,55 @@
+"""Losses in ``log pi`` with a detached coefficient."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from parity.batches import Batch
+from parity.case import Case, Difference
+from parity.formulas import Formula, aggregated
+from parity.sides import Tether, table
+from parity.trl_side import TRL
+from parity.verl_side import Verl
+
+CISPO = {"name": "cispo", "epsilon_high": 0.2}
+
+
+def _capped_at_a_fifth(batch: Batch, logp: Tensor) -> Tensor:
+    weight = (logp.detach() - batch.behavior).exp().clamp(max=0.2)
+    return aggregated(-weight * batch.everywhere * logp, batch, "token-mean")
+
+
+CASES = (
+    Case(
+        method="CISPO",
+        ours=Tether(table(rule=CISPO)),
+        theirs=Verl("cispo", {"clip_ratio_low": 1.0}),
+    ),
+    Case(method="CISPO", ours=Tether(table(rule=CISPO)), theirs=TRL({"loss_type": "cispo", "epsilon_high": 1.2})),
+    Case(
+        method="CISPO, verl's defaults",
+        ours=Tether(table(rule=CISPO)),
+        theirs=Verl("cispo"),
+        difference=Difference(
+            "verl's clip_ratio_low is 0.2 unless set, and holds the weight at 0.8 from below; the paper does not.",
+            Tether(table(rule={**CISPO, "epsilon_low": 0.2})),
+        ),
+    ),
+    Case(
+        method="CISPO, the same epsilon",
+        ours=Tether(table(rule=CISPO)),
+        theirs=TRL({"loss_type": "cispo", "epsilon_high": 0.2}),
+        difference=Difference(
+            "TRL's epsilon_high is the cap itself, tether's and verl's is its distance from 1.",
+            Formula("weight min(r, 0.2)", _capped_at_a_fifth),
+        ),
+    ),
+    Case(
+        method="REINFORCE with TIS",
+        ours=Tether(table(rule={"name": "tis-reinforce", "cap": 2.0})),
+        theirs=Verl(
+            "bypass_mode",
+            rollout_correction={"loss_type": "reinforce", "rollout_is": "token", "rollout_is_threshold": 2.0},
+        ),
+    ),
+)
