@@ -10,22 +10,10 @@ from .test_groups_and_sums import DIAGNOSTICS
 
 PENDING = {
     "bound check": "planning: improvement bounds",
-    "SeqClip [.995,1.005], A=+1": "correction seqclip",
-    "DPPO ratio window abs(r-1) <= delta/mu": "rule dppo",
-    "DPPO discriminators, sampled token = first": "rule dppo",
     "GEPO": "rule gepo",
-    "KPop": "correction kpop",
-    "ESTR eps=.01": "correction estr",
-    "ESTR normaliser": "correction estr",
-    "OPSM delta=1e-4": "correction opsm",
-    "TRM delta=.05": "correction trm",
     "M2PO elimination (AReaL, budget .04)": "correction m2po",
     "M2PO cap (official code, budget .04)": "rule m2po",
     "VCPO OPOB": "step scaling",
-    "PPO-EWMA, theta_k = 0,1,2,3, beta=.5": "proximal ewma",
-    "EWMA decay": "proximal ewma",
-    "decoupled PPO (eps=.2, cap 100)": "a cap on the product of weight and ratio (E5)",
-    "A-3PO": "proximal interpolation",
     "R3 gate": "replay routing",
     "R3 vs full-softmax-then-mask (wrong unless renormalised)": "replay routing",
     "top-p replay, logits 3,2,1,0,-1": "replay support",
@@ -45,19 +33,14 @@ PENDING = {
 """Tables that no test reads yet, and what they wait for. The change that brings the subject takes its line out."""
 
 PARTLY = {
-    "per-token inputs": "TV and Bernoulli KL (rule dppo)",
     "per-token loss": "test_per_token.PENDING_COLUMNS",
     "per-token dL/dlogp": "test_per_token.PENDING_COLUMNS",
     "kernels (psi(0)=1, psi(q)=1/2)": "kernels exp, gauss, reciprocal",
     "GSPO x token weights (T=2, rho=1, A=1): dL/dlp": "column (a) is another form, not offered",
     "version bookkeeping": "delta_intra, delta_inter",
-    "TIS / IcePop / KPop on the token set": "icepop, kpop",
-    "IcePop/TIS edges": "icepop",
-    "TIS levels, log k = .3,.2,.4": "sequence (sum)",
     "VCPO ESS": "lr scale",
     DIAGNOSTICS: "sampled TV mu |r - 1|",
     "d-bar averaging": "per-sample mean",
-    "composition, mu=.5 mutilde=.52 pi=.6 A=1": "test_composition_rows.PENDING",
 }
 """Tables of which some columns or rows still wait."""
 

@@ -66,7 +66,7 @@ def with_proximal(tokens: TokenBatch, algorithm: Algorithm) -> TokenBatch:
     return dataclasses.replace(tokens, logp_proximal=algorithm.proximal(tokens, tokens.logp_proximal))
 
 
-REQUIRED = {"seq-mean-token-sum-norm": {"horizon": 8}}
+REQUIRED = {"seq-mean-token-sum-norm": {"horizon": 8}, "estr": {"threshold": 1.0}}
 """Options of plug-ins that have no default."""
 
 

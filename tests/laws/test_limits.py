@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +16,16 @@ from tether.core.statistics import AbsoluteQuantile
 from tether.registry import CORRECTIONS, RULES
 from tether.scales.quantile import Quantile
 
-from .batches import LEVELS, algorithm_of, batches, every_correction, every_rule, terms_and_gradient
+from .batches import (
+    LEVELS,
+    algorithm_of,
+    algorithm_with,
+    batches,
+    every_correction,
+    every_rule,
+    levels,
+    terms_and_gradient,
+)
 
 few = settings(max_examples=15)
 
@@ -23,12 +35,36 @@ def assert_close(got: Tensor, wanted: Tensor) -> None:
 
 
 OPEN_RULES: dict[str, Rule] = {
+    "cispo": RULES.build("cispo", epsilon_high=1e9),
+    "dis": RULES.build("dis", epsilon_low=1.0, epsilon_high=1e9),
+    "dppo": RULES.build("dppo", delta_low=1.0, delta_high=1.0, cap=1e9),
+    "drpo": RULES.build("drpo", delta=1e9),
     "ppo": RULES.build("ppo", epsilon_low=1.0, epsilon_high=1e9),
     "sat": RULES.build("sat", epsilon_low=1.0, epsilon_high=1e9, scale=Quantile(level=1.0)),
+    "spo": RULES.build("spo", epsilon=1e9, ratio_cap=1e9),
+    "tis-reinforce": RULES.build("tis-reinforce", cap=1e9),
+    "up": RULES.build("up", epsilon_low=1.0, dual_clip=None),
 }
 """Every rule with its options at the end where nothing is cut; a new rule names its own."""
 
-OPEN_CORRECTIONS: dict[str, dict[str, float]] = {"tis": {"cap": 1e6}}
+OTHER_LIMITS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "up": lambda ratio, advantage: torch.where(advantage > 0, 1.0, ratio),
+}
+"""Rules whose coefficient of ``A grad logp`` in the limit is by definition not the ratio: what it is instead."""
+
+OPEN_CORRECTIONS: dict[str, dict[str, float]] = {
+    "decoupled": {"cap": 1e18},
+    "estr": {"threshold": 1e9},
+    "icepop": {"alpha": 0.0, "beta": 1e9},
+    "kpop": {"phi": 1e9},
+    "opsm": {"delta": 1e9},
+    "seqclip": {"alpha": 0.0, "beta": 1e9},
+    "tis": {"cap": 1e6},
+    "trm": {"delta": 1e9},
+}
+OPEN = {name: CORRECTIONS.build(name, **options) for name, options in OPEN_CORRECTIONS.items()}
+WEIGHTS = [name for name, correction in OPEN.items() if not correction.traits.is_mask]
+MASKS = [name for name, correction in OPEN.items() if correction.traits.is_mask]
 
 
 def test_every_rule_and_correction_names_its_open_limit():
@@ -36,8 +72,7 @@ def test_every_rule_and_correction_names_its_open_limit():
     assert set(OPEN_CORRECTIONS) == {name for name, _ in every_correction()}
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", OPEN_RULES)
+@pytest.mark.parametrize(("name", "level"), [(name, at) for name, rule in OPEN_RULES.items() for at in levels(rule)])
 @given(drawn=batches())
 @few
 def test_a_rule_whose_radii_grow_recovers_the_importance_weighted_gradient(name, level, drawn):
@@ -45,20 +80,36 @@ def test_a_rule_whose_radii_grow_recovers_the_importance_weighted_gradient(name,
     _, gradient = terms_and_gradient(drawn, algorithm_of(OPEN_RULES[name], level=level))
     quiet = tokens.neutralized()
     ratio = edge_log_ratio("total", torch.where(tokens.trainable, logp, 0.0), quiet, level).exp()
-    assert_close(gradient, -quiet.advantage * ratio)
+    coefficient = OTHER_LIMITS[name](ratio, quiet.advantage) if name in OTHER_LIMITS else ratio
+    assert_close(gradient, -quiet.advantage * coefficient)
 
 
-@pytest.mark.parametrize("name", OPEN_CORRECTIONS)
+@pytest.mark.parametrize("name", WEIGHTS)
 @pytest.mark.parametrize("level", LEVELS)
 @given(drawn=batches(spread=0.5))
 @few
 def test_an_open_weight_completes_the_ratio_to_the_behavior(name, level, drawn):
+    """``weight x clipped``: ``pi / behavior`` where both are at one level; a weight's own level is its own choice."""
     tokens, logp = drawn
-    correction = CORRECTIONS.build(name, **OPEN_CORRECTIONS[name])
-    _, gradient = terms_and_gradient(drawn, algorithm_of(OPEN_RULES["ppo"], level=level, corrections=(correction,)))
-    quiet = tokens.neutralized()
-    ratio = edge_log_ratio("total", torch.where(tokens.trainable, logp, 0.0), quiet, level).exp()
+    _, gradient = terms_and_gradient(drawn, algorithm_of(OPEN_RULES["ppo"], level=level, corrections=(OPEN[name],)))
+    quiet, current = tokens.neutralized(), torch.where(tokens.trainable, logp, 0.0)
+    edge, own_level = OPEN[name].traits.ratio(level)
+    if own_level == level:
+        ratio = edge_log_ratio("total", current, quiet, level).exp()
+    else:
+        parts = edge_log_ratio(edge, current, quiet, own_level), edge_log_ratio("clipped", current, quiet, level)
+        ratio = sum(parts).exp()
     assert_close(gradient, -quiet.advantage * ratio)
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("level", LEVELS)
+@given(drawn=batches())
+@few
+def test_an_open_mask_changes_nothing_to_the_last_bit(name, level, drawn):
+    masked = algorithm_with(OPEN[name], OPEN_RULES["ppo"], level)
+    bare = dataclasses.replace(masked, corrections=masked.corrections[:-1])
+    assert terms_and_gradient(drawn, masked)[1].equal(terms_and_gradient(drawn, bare)[1])
 
 
 def test_the_gate_of_sat_reads_the_statistic_it_was_given():

@@ -45,6 +45,8 @@ def print_recipe(resolved: Mapping[str, Any]) -> None:
                 click.echo(f"{key} = {_toml(value)}")
     bound = resolved["derived"]["staleness_bound"]
     click.echo(f"\n# no token will be staler than {bound} optimizer updates when it is trained on")
+    for doubt in resolved["derived"]["doubts"]:
+        click.echo(f"# doubtful: {doubt}")
 
 
 def plain_console() -> Console:

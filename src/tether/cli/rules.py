@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
 import click
+
+if TYPE_CHECKING:
+    from tether.config.recipe import Recipe
 
 
 @click.command("rules")
 @click.argument("name", required=False)
-def command(name: str | None) -> None:
+@click.option("--check", "recipe", metavar="RECIPE", help="Print what the factors of a recipe read and multiply to.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="With --check: change one key; repeatable.")
+def command(name: str | None, recipe: str | None, settings: tuple[str, ...]) -> None:
     """List rules, presets and the other choices by kind; with a NAME, explain one."""
-    if name is None:
+    if settings and recipe is None:
+        raise click.UsageError("--set changes the recipe of --check; give one")
+    if recipe is not None:
+        if name is not None:
+            raise click.UsageError("give a NAME to explain or a recipe to --check, not both")
+        from tether.config.recipe import load
+
+        _print_check(load(recipe, settings))
+    elif name is None:
         _print_all()
     else:
         _print_one(name)
@@ -29,14 +45,50 @@ def _print_all() -> None:
             click.echo(f"  {name.ljust(max(map(len, names)))}  {registry.summary(name).replace('``', '')}")
     click.echo("presets")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("  name", "level", "rule", "epsilon", "proximal", "aggregation", "advantage", "measure"):
+    for title in ("  name", "denominator", "level", "rule", "and", "measured over"):
         table.add_column(title, no_wrap=True)
     for name, preset in PRESETS.items():
-        rule, *others = (preset[key]["name"] for key in ("rule", "proximal", "aggregation", "advantage"))
-        radii = f"{preset['rule']['epsilon_low']:g} / {preset['rule']['epsilon_high']:g}"
-        table.add_row(f"  {name}", preset["level"], rule, radii, *others, preset["measure"])
+        denominator, rule = preset["proximal"]["name"], preset["rule"]["name"]
+        table.add_row(f"  {name}", denominator, preset["level"], rule, ", ".join(_beside(preset)), preset["measure"])
     Console(width=120, highlight=False).print(table)
-    click.echo("tether rules NAME explains one")
+    click.echo("tether rules NAME explains one; tether rules --check RECIPE shows what a recipe multiplies to")
+
+
+def _beside(preset: dict[str, Any]) -> list[str]:
+    """What a preset has beside its rule."""
+    parts = [*preset.get("corrections", ()), *(preset[key] for key in ("step_size", "kl") if key in preset)]
+    scale = preset["rule"].get("scale")
+    return [part["name"] for part in ([scale] if scale else []) + parts + preset.get("replay", [])]
+
+
+def _print_check(recipe: Recipe) -> None:
+    """Which edge each factor reads, the product, what is measured, and what is doubtful."""
+    from tether.config.review import doubts_of
+    from tether.core.composition import factors_of, product_of, shown
+    from tether.core.ratio import ENDS
+    from tether.registry import PROXIMALS, REPLAYS, STEP_SIZES
+
+    algorithm = recipe.algorithm
+    factors = factors_of(algorithm.level, algorithm.rule, algorithm.corrections)
+    stands_for = algorithm.proximal.stands_for
+    click.echo(f"recipe {recipe.name}: {recipe.algorithm_label}")
+    click.echo(f"  denominator  {PROXIMALS.name_of(algorithm.proximal)}, which stands for {stands_for}")
+    for kind, factor in zip(["rule", *["mask" if f.is_mask else "weight" for f in factors[1:]]], factors, strict=True):
+        above, below = (stands_for if end == "proximal" else end for end in ENDS[factor.edge])
+        click.echo(f"  {kind.ljust(11)}  {factor.name} reads {factor.edge} = {above} / {below}, by {factor.level}")
+    click.echo(f"  product      {shown(product_of(algorithm.proximal, factors))}")
+    needs = dict.fromkeys(str(need) for traits in algorithm.traits for need in traits.needs)
+    click.echo(f"  statistics   {_listed(needs, algorithm.measure)}")
+    if algorithm.step_size is not None:
+        click.echo(f"  step size    {STEP_SIZES.name_of(algorithm.step_size)}")
+    if algorithm.replay:
+        click.echo(f"  replay       {', '.join(REPLAYS.name_of(replay) for replay in algorithm.replay)}")
+    for doubt in doubts_of(recipe):
+        click.echo(f"  doubtful: {doubt}")
+
+
+def _listed(needs: Iterable[str], scope: str) -> str:
+    return f"{', '.join(needs)} over the {scope}" if needs else "none"
 
 
 def _print_one(name: str) -> None:

@@ -11,6 +11,7 @@ from tether.config.learning import makers_of
 from tether.config.parts import device_of, judge_of, prompts_of, reward_of
 from tether.config.recipe import Recipe
 from tether.config.resume import ResumePlan, locked, roll_back
+from tether.config.review import doubts_of
 from tether.errors import ConfigError
 from tether.journal.ledger import Ledger
 from tether.journal.reader import RunView
@@ -147,6 +148,7 @@ def build(
         stop=StopRequest(),
         samples=recipe.run.samples,
         samples_every=max(1, recipe.run.steps // NUM_SAMPLINGS),
+        doubts=tuple(doubts_of(recipe)),
         observers=observers,
     )
 

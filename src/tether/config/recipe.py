@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tether.config.bind import bind, describe, describe_plugin, named, plugin
 from tether.config.overrides import apply, expand
+from tether.config.review import check_algorithm, doubts_of
 from tether.config.toml import read_toml
 from tether.core.algorithm import Algorithm
 from tether.errors import ConfigError
@@ -120,6 +121,7 @@ class Recipe:
                 "algorithm": self.algorithm_label,
                 "staleness_bound": self.pipeline.bound,
                 "group_slots": self.pipeline.slots,
+                "doubts": doubts_of(self),
             },
         }
 
@@ -214,6 +216,7 @@ def _table(value: Any, where: str) -> dict[str, Any]:
 
 def _check(recipe: Recipe) -> None:
     """What single tables cannot see."""
+    check_algorithm(recipe)
     if recipe.pipeline.group_size == 1 and recipe.algorithm.advantage.single == "drop":
         raise ConfigError(
             "pipeline.group_size = 1 leaves every group without a baseline, so nothing would be trained; use a group "

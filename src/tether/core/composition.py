@@ -42,7 +42,7 @@ def product_of(proximal: Proximal, factors: Sequence[Factor]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for factor in factors:
         if not factor.is_mask:
-            above, below = (proximal.stands_for if end == "proximal" else end for end in ENDS[factor.edge])
+            above, below = _ends(proximal, factor.edge)
             total[above] += 1
             total[below] -= 1
     return {policy: power for policy, power in total.items() if power}
@@ -72,7 +72,7 @@ def check_composition(
     names = [factor.name for factor in factors[1:]]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"a recipe takes each correction once; got {', '.join(sorted(repeated))} twice: keep one")
-    _check_edges(proximal, factors)
+    _check_edges(proximal, factors, corrections)
     _check_product(proximal, factors, corrections)
     everything = (rule.traits, *(c.traits for c in corrections))
     needs = [need for traits in everything for need in traits.needs]
@@ -93,12 +93,19 @@ def doubts(level: Level, rule: Rule, corrections: Sequence[Correction]) -> list[
                 f"{factor.name} multiplies its weight into a ratio that already reads to the behavior policy, as its "
                 "source writes it: what the engine does differently is counted twice"
             )
-        if traits.is_mask and rule.traits.keeps_pull_back and not traits.keeps_pull_back:
+        if rule.traits.keeps_pull_back and not traits.keeps_pull_back:
             found.append(
                 f"{factor.name} also drops tokens that move back towards the data, whose gradient the rule "
                 f"{RULES.name_of(rule)} would keep"
             )
-        if traits.is_mask and level == factor.level == "sequence" and factor.edge in ("total", rule.traits.reads):
+        same_level = level == factor.level
+        if not traits.is_mask and not same_level:
+            found.append(
+                f"{factor.name} is a weight at level {factor.level} beside a ratio at level {level}: their product is "
+                "pi/behavior at neither"
+            )
+        two_sided = traits.is_mask and not traits.is_one_sided
+        if two_sided and same_level and level == "sequence" and factor.edge in ("total", rule.traits.reads):
             found.append(f"{factor.name} bounds the same number that the rule clips; the narrower of the two decides")
     return found
 
@@ -111,27 +118,47 @@ def _check_level(level: Level, rule: Rule) -> None:
         )
 
 
-def _check_edges(proximal: Proximal, factors: Sequence[Factor]) -> None:
-    masks: dict[tuple[Edge, Level], str] = {}
-    for factor in factors[1:]:
+def _check_edges(proximal: Proximal, factors: Sequence[Factor], corrections: Sequence[Correction]) -> None:
+    dropping: dict[tuple[str, str, Level], str] = {}
+    for factor, correction in zip(factors[1:], corrections, strict=True):
         if factor.edge == "weight" and proximal.stands_for == "behavior":
-            raise ConfigError(
-                f"proximal {PROXIMALS.name_of(proximal)!r} already gives the ratio pi/behavior, so {factor.name} would "
-                "correct it a second time, by a ratio that is always 1; use proximal = 'anchor' or 'old' with it, let "
-                "a mask read the edge 'total', or leave it out"
-            )
-        other = masks.setdefault((factor.edge, factor.level), factor.name) if factor.is_mask else factor.name
+            raise ConfigError(_always_one(proximal, factor))
+        traits = correction.traits
+        drops = traits.is_mask or not traits.keeps_pull_back
+        if not drops or traits.is_one_sided:
+            continue
+        other = dropping.setdefault((*_ends(proximal, factor.edge), factor.level), factor.name)
         if other != factor.name:
             raise ConfigError(
-                f"{other} and {factor.name} are masks over the same ratio ({factor.edge}, {factor.level}): "
-                "alternatives, of which a recipe takes one"
+                f"{other} and {factor.name} both drop tokens by the same ratio ({factor.edge}, level {factor.level}); "
+                "they are alternatives: keep one, or let one read another edge"
             )
+
+
+def _always_one(proximal: Proximal, factor: Factor) -> str:
+    name = PROXIMALS.name_of(proximal)
+    if factor.is_mask:
+        return (
+            f"proximal {name!r} is the behavior policy, so {factor.name} would look at a ratio that is always 1 and "
+            "drop nothing; let it read the edge 'total' or 'engine', or use proximal = 'anchor' or 'old' with a weight"
+        )
+    return (
+        f"proximal {name!r} already gives the ratio pi/behavior, so {factor.name} would correct it a second time, by a "
+        "ratio that is always 1; use proximal = 'anchor' or 'old' with it, let a mask read the edge 'total', or leave "
+        "it out"
+    )
 
 
 def _check_product(proximal: Proximal, factors: Sequence[Factor], corrections: Sequence[Correction]) -> None:
-    product = product_of(proximal, factors)
-    if product in (COMPLETE, UPDATE_ONLY) or any(c.traits.is_literal for c in corrections):
+    literal = [CORRECTIONS.name_of(c) for c in corrections if c.traits.is_literal]
+    product = product_of(proximal, [factor for factor in factors if factor.name not in literal])
+    if product == COMPLETE or (product == UPDATE_ONLY and not literal):
         return
+    if literal:
+        raise ConfigError(
+            f"the literal form of {literal[0]} stands beside a ratio that is pi / behavior; here it is "
+            f"{shown(product)}: use proximal = 'rollout' and no other weight, or leave literal out"
+        )
     weights = ", ".join(factor.name for factor in factors[1:] if not factor.is_mask)
     way_out = (
         f"the weights {weights} correct the same thing more than once: keep one"
@@ -140,3 +167,9 @@ def _check_product(proximal: Proximal, factors: Sequence[Factor], corrections: S
         "correction that reads the edge 'weight' (such as tis), or use proximal = 'rollout'"
     )
     raise ConfigError(f"this recipe weights the gradient by {shown(product)} instead of pi / behavior; {way_out}")
+
+
+def _ends(proximal: Proximal, edge: Edge) -> tuple[str, str]:
+    """Numerator and denominator, with the policy that the proximal stands for."""
+    above, below = (proximal.stands_for if end == "proximal" else end for end in ENDS[edge])
+    return above, below

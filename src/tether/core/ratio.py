@@ -70,7 +70,7 @@ def edge_log_ratio(edge: Edge, logp: Float[Tensor, "T"], tokens: TokenBatch, lev
     >>> [round(x, 4) for x in edge_log_ratio("total", logp, tokens, "product").tolist()]
     [0.4, 0.4]
     """
-    above, below = (_logp(policy, logp, tokens) for policy in ENDS[edge])
+    above, below = (logp_of(policy, logp, tokens) for policy in ENDS[edge])
     if level == "token":
         return log_ratio(above, below)
     total = per_sequence_sum(above.detach().float() - below.float(), tokens)
@@ -79,7 +79,8 @@ def edge_log_ratio(edge: Edge, logp: Float[Tensor, "T"], tokens: TokenBatch, lev
     return (own_gradient + mean).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
-def _logp(policy: Policy, logp: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor, "T"]:
+def logp_of(policy: Policy, logp: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor, "T"]:
+    """The sampled tokens under one of the policies; ``logp`` is the current one's."""
     if policy == "pi":
         return logp
     if policy == "behavior":

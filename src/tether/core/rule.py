@@ -110,6 +110,8 @@ class Traits:
     """True if a token that moves back towards the data never loses its gradient."""
     is_mask: bool = False
     """Of a correction: true if the value is 0 or 1, so that it does not change what the ratio measures."""
+    is_one_sided: bool = False
+    """Of a mask: true if it drops tokens of one sign of the advantage alone: it may stand beside a mask of both."""
     is_literal: bool = False
     """True if a paper publishes its product with the rule as it is, although it is not ``pi/behavior``."""
 

@@ -1,4 +1,4 @@
-"""The clip, and the one radius to which SAT's contraction amounts."""
+"""The clip, weighted REINFORCE, and the one radius to which SAT's contraction amounts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tether.core.rule import Kernel, Mark, Surrogate
+from tether.core.rule import Kernel, Mark, PolicyTokens, Surrogate
 from tether.core.tokens import TokenBatch
 
 MOST_RADIUS = 1e9
@@ -73,6 +73,18 @@ def floored(surrogate: Surrogate, advantage: Float[Tensor, "T"], dual_clip: floa
     below = (advantage < 0) & (surrogate.objective.detach() < floor)
     objective = torch.where(below, floor, surrogate.objective)
     return surrogate._replace(objective=objective, active=surrogate.active & ~below)
+
+
+def reinforced(weight: Float[Tensor, "T"], policy: PolicyTokens, advantage: Float[Tensor, "T"]) -> Surrogate:
+    """``sg[weight] A log pi``: REINFORCE with a weight that has no gradient; a weight of 0 drops its token.
+
+    >>> logp = torch.tensor([-0.5, -0.5], requires_grad=True)
+    >>> out = reinforced(torch.tensor([1.5, 0.0]), PolicyTokens(logp), torch.ones(2))
+    >>> out.objective.tolist(), out.active.tolist()
+    ([-0.75, -0.0], [True, False])
+    """
+    weight = weight.detach()
+    return Surrogate(objective=weight * advantage * policy.logp, active=weight > 0)
 
 
 class Contraction(NamedTuple):

@@ -99,6 +99,13 @@ def per_sequence_sum(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor,
     return sums.index_select(0, tokens.sequence)  # its gradient adds up in a fixed order
 
 
+def per_sequence_max(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor, "T"]:
+    """Largest ``x >= 0`` among the trainable tokens of each response, at every token of it; 0 if there are none."""
+    table = x.new_zeros(len(tokens))
+    most = table.scatter_reduce(0, tokens.sequence, torch.where(tokens.trainable, x, 0.0), "amax")
+    return most.index_select(0, tokens.sequence)
+
+
 def response_length(tokens: TokenBatch) -> Float[Tensor, "T"]:
     """Number of trainable tokens of each response, at every token of it, at least 1."""
     return per_sequence_sum(tokens.trainable.float(), tokens).clamp(min=1.0)

@@ -47,6 +47,8 @@ class Controller:
     """Rollouts stored each time."""
     samples_every: int
     """Steps between stored samples."""
+    doubts: tuple[str, ...] = ()
+    """What the recipe does that is known to be doubtful: told at the start."""
     observers: tuple[Observer, ...] = ()
     """Told of every event after it is written: the console."""
     _evaluations: list[Evaluation] = field(default_factory=list)
@@ -85,7 +87,7 @@ class Controller:
             self.loops.publisher.take_measured()  # checked again, but told when it was published
         else:
             self._tell(self._event("start", {}))
-            if remark := self.loops.learner.remark:
+            for remark in filter(None, (self.loops.learner.remark, *self.doubts)):
                 self.warn(remark)
             await self.loops.watch.timing("publish", self.loops.publisher.publish())
             self._tell_checked()

@@ -1,0 +1,108 @@
+"""What a recipe's algorithm needs and does beyond its own algebra: refused, or doubtful, with the reason."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from tether.core.composition import doubts
+from tether.core.memory import Smoothed
+from tether.core.ratio import ENDS
+from tether.core.statistics import AbsoluteQuantile
+from tether.errors import ConfigError
+from tether.registry import CORRECTIONS, PROXIMALS, RULES
+
+if TYPE_CHECKING:
+    from tether.config.recipe import Recipe
+    from tether.core.algorithm import Algorithm
+
+PROVIDED: Final = frozenset({"logp_anchor", "logp_average", "entropy_behavior", "entropy"})
+"""Optional fields that a run fills."""
+MISSING: Final = {
+    "logp_old": "old log-probs, the trainer's own at the weights that sampled each token, which no part of a run keeps "
+    "yet; proximal = 'rollout' or 'ewma' need none",
+    "top_k": "the log-probs of the engine's most probable tokens, which a run does not carry to the trainer yet; "
+    "divergence = 'tv' or 'kl' need none",
+    "top_k_behavior": "the log-probs of the engine's most probable tokens, which a run does not carry to the trainer "
+    "yet; divergence = 'tv' or 'kl' need none",
+    "turn": "turns of tool use, which no task has yet; scale = 'quantile' needs none",
+}
+"""What is meant by an input that nobody provides, and the way out."""
+
+
+def missing_inputs(algorithm: Algorithm) -> dict[str, str]:
+    """Inputs that no part of a run provides, each with the name of what asks for it."""
+    asked = {PROXIMALS.name_of(algorithm.proximal): set(algorithm.proximal.inputs)}
+    names = [RULES.name_of(algorithm.rule), *(CORRECTIONS.name_of(c) for c in algorithm.corrections)]
+    for name, traits in zip(names, algorithm.traits, strict=True):
+        edges = (traits.reads, traits.measures or traits.reads)
+        old = {"logp_old"} if any("old" in ENDS[edge] for edge in edges) else set()
+        asked[name] = {*traits.inputs, *old}
+    return {name: who for who, wanted in asked.items() for name in sorted(wanted - PROVIDED)}
+
+
+def check_algorithm(recipe: Recipe) -> None:
+    """Refuse what cannot work in this run, and outside of ``paper/`` what would do nothing."""
+    if missing := missing_inputs(recipe.algorithm):
+        name, who = next(iter(missing.items()))
+        raise ConfigError(f"{who} needs {MISSING.get(name, name)}")
+    if not _is_papers(recipe) and (inert := _inert(recipe)):
+        raise ConfigError(inert[0])
+
+
+def doubts_of(recipe: Recipe) -> list[str]:
+    """What this recipe does that is known to be doubtful, a sentence each."""
+    algorithm = recipe.algorithm
+    found = doubts(algorithm.level, algorithm.rule, algorithm.corrections)
+    if _is_papers(recipe):
+        found += _inert(recipe)
+    if _is_always_one(recipe):
+        found.append(
+            f"proximal {PROXIMALS.name_of(algorithm.proximal)!r} with one update a batch makes every clipped ratio 1: "
+            "nothing is ever clipped, and what remains is the gradient of REINFORCE times the weights"
+        )
+    rank = _fewest_responses(algorithm)
+    room = recipe.trainer.token_budget // recipe.engine.max_tokens
+    if algorithm.measure == "micro-batch" and room < rank:
+        found.append(
+            f"a micro-batch of longest answers holds {room} responses, and below {rank} none is ever gated: raise "
+            "trainer.token_budget, or measure over the step"
+        )
+    return found
+
+
+def _inert(recipe: Recipe) -> list[str]:
+    """Why the statistics that the rule asks for would never change anything."""
+    algorithm = recipe.algorithm
+    found = []
+    if algorithm.rule.traits.needs and algorithm.rule.traits.reads == "clipped" and _is_always_one(recipe):
+        found.append(
+            f"rule {RULES.name_of(algorithm.rule)!r} measures how far ratios lie from 1, and against proximal "
+            f"{PROXIMALS.name_of(algorithm.proximal)!r} with one update a batch every ratio is 1: use "
+            "proximal = 'rollout'"
+        )
+    rank, responses = _fewest_responses(algorithm), recipe.pipeline.prompts_per_step * recipe.pipeline.group_size
+    if responses < rank:
+        found.append(
+            f"rule {RULES.name_of(algorithm.rule)!r} at level {algorithm.level!r} gates nothing with fewer than {rank} "
+            f"responses in its scope; a step has {responses}: raise pipeline.prompts_per_step or group_size, or set "
+            "level = 'token'"
+        )
+    return found
+
+
+def _is_always_one(recipe: Recipe) -> bool:
+    return recipe.algorithm.proximal.stands_for == "anchor" and recipe.pipeline.updates_per_batch == 1
+
+
+def _fewest_responses(algorithm: Algorithm) -> int:
+    """Responses below which the largest one alone holds the quantile; 0 where that plays no part."""
+    if algorithm.level == "token":
+        return 0
+    needs = [need.statistic if isinstance(need, Smoothed) else need for need in algorithm.rule.traits.needs]
+    levels = [need.quantile for need in needs if isinstance(need, AbsoluteQuantile) and need.quantile < 1]
+    return max((math.ceil(1 / (1 - level) - 1e-9) for level in levels), default=0)
+
+
+def _is_papers(recipe: Recipe) -> bool:
+    return recipe.preset.startswith("paper/")
