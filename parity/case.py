@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from parity.batches import SEEDS, SPREADS, Batch, batch
@@ -65,6 +66,7 @@ class Case:
         """For pytest."""
         return f"{self.peer}-{self.method.replace(' ', '-')}"
 
+    @cached_property
     def gaps(self) -> tuple[Gap, Gap | None]:
         """As translated; and with the cause of the difference modelled, if there is one."""
         batches = [self.batch(batch(kind, seed)) for kind in SPREADS for seed in SEEDS]

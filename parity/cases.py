@@ -10,7 +10,8 @@ FAMILIES: dict[str, tuple[Case, ...]] = {
     "Clip, per response": clip.SEQUENCE,
     "Aggregation": aggregation.CASES,
     "KL penalty": kl.CASES,
-    "Weights": correction.CASES,
+    "Weights": correction.WEIGHTS,
+    "Masks": correction.MASKS,
     "DPPO": divergence.CASES,
     "Losses in log pi": reinforce.CASES,
 }

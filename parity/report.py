@@ -48,14 +48,14 @@ def _section(title: str, rows: Iterator[tuple[str, ...]]) -> str:
 def _losses(cases: tuple[Case, ...]) -> Iterator[tuple[str, ...]]:
     for case in cases:
         settings = (f"`{case.theirs.settings}`", f"`{case.ours.settings}`")
-        gap = " / ".join(map(_number, case.gaps()[0]))
+        gap = " / ".join(map(_number, case.gaps[0]))
         yield case.method, NAMES[case.peer], *settings, gap, _verdict(case.difference and case.difference.cause)
 
 
 def _credits() -> Iterator[tuple[str, ...]]:
     for credit in CREDITS:
         settings = (f"`{credit.settings}`", f"`{repr(credit.ours).rpartition('.')[2]}`")
-        yield credit.method, NAMES[credit.peer], *settings, _number(credit.gaps()[0]), _verdict(credit.cause)
+        yield credit.method, NAMES[credit.peer], *settings, _number(credit.gaps[0]), _verdict(credit.cause)
 
 
 def _left_out() -> str:

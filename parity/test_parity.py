@@ -12,7 +12,7 @@ from parity.report import PAGE, page
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_loss_and_gradient_are_the_others_or_differ_for_the_documented_cause(case: Case) -> None:
-    plain, modelled = case.gaps()
+    plain, modelled = case.gaps
     if modelled is None:
         assert plain.most < TOLERANCE
     else:
@@ -22,7 +22,7 @@ def test_loss_and_gradient_are_the_others_or_differ_for_the_documented_cause(cas
 
 @pytest.mark.parametrize("credit", CREDITS, ids=lambda credit: f"{credit.peer}-{credit.settings}-{credit.method}")
 def test_advantages_are_the_others_or_differ_for_the_documented_cause(credit: Credit) -> None:
-    plain, modelled = credit.gaps()
+    plain, modelled = credit.gaps
     if modelled is None:
         assert plain < TOLERANCE
     else:

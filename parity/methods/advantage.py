@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ class Credit:
     cause: str = ""
     explained: Estimate | None = None
 
+    @cached_property
     def gaps(self) -> tuple[float, float | None]:
         """Largest differences, relative to the largest advantage: as translated, and with the cause modelled."""
         seen = [(r, self.theirs(r.clone())) for r in map(self.rewards, SEEDS)]
