@@ -30,6 +30,8 @@ class GenerationRequest:
     """Divides the logits; 0 means greedy."""
     top_k: int = 0
     """How many alternatives to report a token; samples are always drawn from the whole vocabulary."""
+    routing: bool = False
+    """Whether to report the experts that each token went through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class EngineCapabilities:
     entropy: bool
     top_k: bool
     token_versions: bool
+    routing: bool = False
+    """Whether it can report the experts of each token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Experts = NDArray[np.int8] | NDArray[np.int16]
+NO_EXPERT: Final = -1
+"""In the place of an expert where no route is known."""
 
 Merge = Literal["mean", "sum", "max", "min", "last"]
 Finish = Literal["stop", "length"]
@@ -34,7 +37,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What an engine sampled for one request; every array is ``[L]``, one entry a token."""
+    """What an engine sampled for one request; every array is ``[L]``, one entry a token, unless it says otherwise."""
 
     token_ids: Ints
     """Sampled ids; ends in the end-of-sequence id if ``finish`` is ``stop``."""
@@ -49,6 +52,10 @@ class Completion:
     """``[L, k]`` most probable ids, where the request asks."""
     top_k_logp: Floats | None = None
     """``[L, k]`` their log-probabilities."""
+    experts: Experts | None = None
+    """``[P + L, layers, k]``, where the request asks: the experts that each of the ``P`` prompt tokens and of the
+    sampled ones went through, in each layer that has a router, in the order the router named them. ``NO_EXPERT`` (-1)
+    where no route is known: of the last sampled token, which no forward pass read, and what an engine cannot tell."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_ids), len(self.logp), len(self.entropy), len(self.version)}
@@ -56,6 +63,11 @@ class Completion:
             raise ValueError(
                 f"arrays of a Completion must have one length; got ids {len(self.token_ids)}, logp {len(self.logp)}, "
                 f"entropy {len(self.entropy)}, version {len(self.version)}"
+            )
+        if self.experts is not None and (self.experts.ndim != 3 or len(self.experts) <= len(self.token_ids)):
+            raise ValueError(
+                f"experts of a Completion must be [prompt and sampled tokens, layers, k]; got "
+                f"{list(self.experts.shape)} for {len(self.token_ids)} sampled tokens"
             )
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ import pytest
 from .tree import ROOT, SRC, plugin_files
 
 LINT = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo"]
-PLUGIN_ROOMS = ("rules", "corrections", "proximal", "rewards", "tasks", "engines")
+PLUGIN_ROOMS = ("rules", "corrections", "proximal", "replay", "rewards", "tasks", "engines")
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ def test_every_file_that_papers_names_exists() -> None:
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
-@pytest.mark.parametrize("room", ["rules", "corrections", "proximal"])
+@pytest.mark.parametrize("room", ["rules", "corrections", "proximal", "replay"])
 def test_every_part_of_an_algorithm_has_its_paper(room: str) -> None:
     named = set(FILE.findall(PAPERS.read_text(encoding="utf-8")))
     assert not [relative(path) for path in plugin_files(room) if relative(path) not in named]

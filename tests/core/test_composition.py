@@ -26,6 +26,7 @@ from tether.proximal.anchor import AnchorProximal
 from tether.proximal.ewma import EWMAProximal
 from tether.proximal.old import OldProximal
 from tether.proximal.rollout import RolloutProximal
+from tether.rules.gmpo import GMPO
 from tether.rules.ppo import PPO
 from tether.rules.sat import SAT
 
@@ -199,3 +200,16 @@ def test_what_is_allowed_and_doubtful_is_told_in_a_sentence_each(level, correcti
 
 def test_a_rule_that_cuts_pull_back_itself_makes_a_mask_that_does_no_worse():
     assert doubts("token", PPO(dual_clip=3.0), (TAU,)) == []
+
+
+@pytest.mark.parametrize("cap", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_cap_that_truncates_nothing_is_refused(cap):
+    with pytest.raises(ValueError, match=r"cap of tis must lie in \(0, 1e6\] \(2 is usual\); got"):
+        TIS(cap=cap)
+
+
+@pytest.mark.parametrize(("proximal", "correction"), [(RolloutProximal(), MASK), (AnchorProximal(), TIS())])
+def test_a_token_weight_or_mask_beside_a_rule_that_averages_tokens_is_refused(proximal, correction):
+    with pytest.raises(ConfigError, match=r"rule 'gmpo' averages the ratios of a response, so what .* would leak back"):
+        compose(proximal, correction, rule=GMPO())
+    assert compose(RolloutProximal(), rule=GMPO()).corrections == ()

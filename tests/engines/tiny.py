@@ -76,6 +76,21 @@ def build(kind: str = "moe", seed: int = 0, sharpness: float = 4.0) -> Any:
         case "eager":
             model = hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**body, **experts))
             model.set_attn_implementation("eager")
+        case "plain-gates":
+            model = hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**body, **experts | {"norm_topk_prob": False}))
+        case "some-dense":
+            config = hf.Qwen3MoeConfig(**body, **experts | {"num_experts_per_tok": 3}, mlp_only_layers=[1])
+            model = hf.Qwen3MoeForCausalLM(config)
+        case "mixtral":
+            model = hf.MixtralForCausalLM(hf.MixtralConfig(**body, num_local_experts=4, num_experts_per_tok=2))
+        case "olmoe":
+            model = hf.OlmoeForCausalLM(hf.OlmoeConfig(**body, num_experts=200, num_experts_per_tok=4))
+        case "gpt-oss":
+            sizes = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": CONTEXT}
+            sizes["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4}
+            model = hf.GptOssForCausalLM(hf.GptOssConfig(**body, **sizes))
+        case "sigmoid":
+            model = hf.DeepseekV3ForCausalLM(_deepseek(shape))
         case "tied":
             model = hf.Qwen3ForCausalLM(hf.Qwen3Config(**body, tie_word_embeddings=True))
         case "sliding":
@@ -89,6 +104,22 @@ def build(kind: str = "moe", seed: int = 0, sharpness: float = 4.0) -> Any:
             if parameter.ndim > 1:
                 parameter.mul_(sharpness)
     return model.eval()
+
+
+def _deepseek(shape: Mapping[str, Any]) -> Any:
+    import transformers as hf
+
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": None, "kv_lora_rank": 16}
+    heads |= {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    experts = {
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 0,
+    }
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "moe_intermediate_size": 16, "num_hidden_layers": 2}
+    return hf.DeepseekV3Config(**shape, **heads, **experts, **sizes, max_position_embeddings=CONTEXT)
 
 
 def engine_of(model: Any, *, clock: ManualClock | None = None, store: Any = None, **options: Any) -> TorchEngine:

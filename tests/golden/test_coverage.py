@@ -11,17 +11,10 @@ from .test_groups_and_sums import DIAGNOSTICS
 PENDING = {
     "bound check": "planning: improvement bounds",
     "GEPO": "rule gepo",
-    "M2PO elimination (AReaL, budget .04)": "correction m2po",
-    "M2PO cap (official code, budget .04)": "rule m2po",
-    "VCPO OPOB": "step scaling",
-    "R3 gate": "replay routing",
-    "R3 vs full-softmax-then-mask (wrong unless renormalised)": "replay routing",
+    "VCPO OPOB": "a gradient norm a response",
     "top-p replay, logits 3,2,1,0,-1": "replay support",
     "nucleus for p=.9": "replay support",
-    "VESPO phi(W)": "rule vespo",
-    "BAPO contributions, r=[1.5, 0.9, 1.1, 0.5, 0.7, 1.3] A=[1, 1, 1, -1, -1, -1]": "rule bapo",
     "Jackpot OBRS, p=[0.5, 0.3, 0.2] q=[0.2, 0.3, 0.5]": "correction jackpot",
-    "GMPO, log r=[0.1, 0.6, -0.2], log-clip .4": "rule gmpo",
     "improvement-bound penalties": "planning: improvement bounds",
     "collapse law with the reported constants (S eta*=1.6e-6, T eta*=3.2e-5)": "planning: stability limits",
     "observation-skipping GAE, gamma=1 lam=.9, two turns of two tokens, R=1": "advantage gae",
@@ -33,12 +26,9 @@ PENDING = {
 """Tables that no test reads yet, and what they wait for. The change that brings the subject takes its line out."""
 
 PARTLY = {
-    "per-token loss": "test_per_token.PENDING_COLUMNS",
-    "per-token dL/dlogp": "test_per_token.PENDING_COLUMNS",
     "kernels (psi(0)=1, psi(q)=1/2)": "kernels exp, gauss, reciprocal",
     "GSPO x token weights (T=2, rho=1, A=1): dL/dlp": "column (a) is another form, not offered",
     "version bookkeeping": "delta_intra, delta_inter",
-    "VCPO ESS": "lr scale",
     DIAGNOSTICS: "sampled TV mu |r - 1|",
     "d-bar averaging": "per-sample mean",
 }

@@ -13,6 +13,7 @@ from torch import Tensor
 from tether.core.ratio import edge_log_ratio
 from tether.core.rule import Rule
 from tether.core.statistics import AbsoluteQuantile
+from tether.core.tokens import TokenBatch, per_sequence_sum, response_length
 from tether.registry import CORRECTIONS, RULES
 from tether.scales.quantile import Quantile
 
@@ -39,6 +40,13 @@ OPEN_RULES: dict[str, Rule] = {
     "dis": RULES.build("dis", epsilon_low=1.0, epsilon_high=1e9),
     "dppo": RULES.build("dppo", delta_low=1.0, delta_high=1.0, cap=1e9),
     "drpo": RULES.build("drpo", delta=1e9),
+    "m2po": RULES.build("m2po", budget=400.0),
+    "topr": RULES.build("topr"),
+    "aspo": RULES.build("aspo", epsilon_low=1.0, epsilon_high=1e9, cap=1e9),
+    "sapo": RULES.build("sapo", tau_positive=1e-7, tau_negative=1e-7),
+    "vespo": RULES.build("vespo", k_positive=1.0, rate_positive=0.0, k_negative=1.0, rate_negative=0.0),
+    "gmpo": RULES.build("gmpo", log_clip=20.0),
+    "bapo": RULES.build("bapo", low=(0.0, 0.0), high=(1e9, 1e9), dual_clip=None),
     "ppo": RULES.build("ppo", epsilon_low=1.0, epsilon_high=1e9),
     "sat": RULES.build("sat", epsilon_low=1.0, epsilon_high=1e9, scale=Quantile(level=1.0)),
     "spo": RULES.build("spo", epsilon=1e9, ratio_cap=1e9),
@@ -47,16 +55,12 @@ OPEN_RULES: dict[str, Rule] = {
 }
 """Every rule with its options at the end where nothing is cut; a new rule names its own."""
 
-OTHER_LIMITS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "up": lambda ratio, advantage: torch.where(advantage > 0, 1.0, ratio),
-}
-"""Rules whose coefficient of ``A grad logp`` in the limit is by definition not the ratio: what it is instead."""
-
 OPEN_CORRECTIONS: dict[str, dict[str, float]] = {
     "decoupled": {"cap": 1e18},
     "estr": {"threshold": 1e9},
     "icepop": {"alpha": 0.0, "beta": 1e9},
     "kpop": {"phi": 1e9},
+    "m2po-elimination": {"budget": 400.0},
     "opsm": {"delta": 1e9},
     "seqclip": {"alpha": 0.0, "beta": 1e9},
     "tis": {"cap": 1e6},
@@ -65,6 +69,13 @@ OPEN_CORRECTIONS: dict[str, dict[str, float]] = {
 OPEN = {name: CORRECTIONS.build(name, **options) for name, options in OPEN_CORRECTIONS.items()}
 WEIGHTS = [name for name, correction in OPEN.items() if not correction.traits.is_mask]
 MASKS = [name for name, correction in OPEN.items() if correction.traits.is_mask]
+OWN_LIMITS: dict[str, Callable[[Tensor, TokenBatch], Tensor]] = {
+    "up": lambda ratio, tokens: torch.where(tokens.advantage > 0, 1.0, ratio),
+    "topr": lambda ratio, tokens: torch.where(tokens.advantage > 0, 1.0, ratio.clamp(max=1.0)),
+    "aspo": lambda ratio, tokens: torch.where(tokens.advantage > 0, 1.0 / ratio, ratio),
+    "gmpo": lambda ratio, tokens: (per_sequence_sum(ratio.log(), tokens) / response_length(tokens)).exp(),
+}
+"""Rules whose coefficient of ``A grad logp`` is by definition not the ratio even then, and what it is."""
 
 
 def test_every_rule_and_correction_names_its_open_limit():
@@ -72,7 +83,10 @@ def test_every_rule_and_correction_names_its_open_limit():
     assert set(OPEN_CORRECTIONS) == {name for name, _ in every_correction()}
 
 
-@pytest.mark.parametrize(("name", "level"), [(name, at) for name, rule in OPEN_RULES.items() for at in levels(rule)])
+PLACES = [(name, level) for name, rule in OPEN_RULES.items() for level in levels(rule)]
+
+
+@pytest.mark.parametrize(("name", "level"), PLACES)
 @given(drawn=batches())
 @few
 def test_a_rule_whose_radii_grow_recovers_the_importance_weighted_gradient(name, level, drawn):
@@ -80,7 +94,7 @@ def test_a_rule_whose_radii_grow_recovers_the_importance_weighted_gradient(name,
     _, gradient = terms_and_gradient(drawn, algorithm_of(OPEN_RULES[name], level=level))
     quiet = tokens.neutralized()
     ratio = edge_log_ratio("total", torch.where(tokens.trainable, logp, 0.0), quiet, level).exp()
-    coefficient = OTHER_LIMITS[name](ratio, quiet.advantage) if name in OTHER_LIMITS else ratio
+    coefficient = OWN_LIMITS[name](ratio, quiet) if name in OWN_LIMITS else ratio
     assert_close(gradient, -quiet.advantage * coefficient)
 
 

@@ -72,6 +72,7 @@ def check_composition(
     names = [factor.name for factor in factors[1:]]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"a recipe takes each correction once; got {', '.join(sorted(repeated))} twice: keep one")
+    _check_mixing(rule, factors)
     _check_edges(proximal, factors, corrections)
     _check_product(proximal, factors, corrections)
     everything = (rule.traits, *(c.traits for c in corrections))
@@ -115,6 +116,15 @@ def _check_level(level: Level, rule: Rule) -> None:
     if own not in (None, level):
         raise ConfigError(
             f"rule {RULES.name_of(rule)!r} is defined at level {own!r}; got {level!r}: set level = {own!r}"
+        )
+
+
+def _check_mixing(rule: Rule, factors: Sequence[Factor]) -> None:
+    tokenwise = [factor.name for factor in factors[1:] if factor.level == "token"]
+    if rule.traits.mixes_tokens and tokenwise:
+        raise ConfigError(
+            f"rule {factors[0].name!r} averages the ratios of a response, so what {', '.join(tokenwise)} takes from a "
+            "token would leak back through the mean; leave it out, or use a rule that keeps tokens apart, such as ppo"
         )
 
 

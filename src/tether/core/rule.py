@@ -112,6 +112,8 @@ class Traits:
     """Of a correction: true if the value is 0 or 1, so that it does not change what the ratio measures."""
     is_one_sided: bool = False
     """Of a mask: true if it drops tokens of one sign of the advantage alone: it may stand beside a mask of both."""
+    mixes_tokens: bool = False
+    """Of a rule at level ``token``: true if a token's objective depends on the other tokens of its response."""
     is_literal: bool = False
     """True if a paper publishes its product with the rule as it is, although it is not ``pi/behavior``."""
 

@@ -53,8 +53,7 @@ class ESTR:
     """
 
     threshold: float | None = None
-    """The paper's tau: largest score of a kept token. It must be given: a value that drops 1 or 2 % of the tokens where
-    there is no staleness is a good start."""
+    """Largest score of a kept token; must be given. Good: what drops 1 to 2 % of the tokens without staleness."""
     epsilon: float = 0.01
     """Added to the entropy, in nats, so that a sure token may move a little."""
 

@@ -45,8 +45,7 @@ class IcePop:
     edge: Literal["weight", "engine", "total"] = "weight"
     """Which ratio k is."""
     literal: bool = False
-    """True: the weight k beside a clipped ratio that is ``pi / behavior`` already, as the text of the SAT paper
-    writes it; the engine's mismatch is then counted twice."""
+    """True: beside a ratio that is ``pi / behavior`` already, as the SAT paper writes it; counts the engine twice."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.alpha < 1.0:

@@ -37,8 +37,7 @@ class OPSM:
     delta: float = 1e-4
     """Largest mean of a response that is kept, in nats a token."""
     edge: Literal["total", "clipped", "update", "weight"] = "total"
-    """Between which two policies: current and behavior, current and proximal, current and old, proximal and
-    behavior."""
+    """Current and behavior, current and proximal, current and old, or proximal and behavior."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.delta <= MOST_DELTA:

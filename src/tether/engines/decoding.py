@@ -9,12 +9,14 @@ not this module's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from tether.engines.drawn import HostTokens
+from tether.engines.routes import HostRoutes
 from tether.engines.rows import Decodable, DeviceRows
 from tether.engines.sampling import uniforms
 from tether.errors import DataError, NonFiniteError
@@ -42,6 +44,7 @@ class RowBatch:
         self._step = 0
         self._device = DeviceRows(loaded, requests)
         self._host = HostTokens(len(requests), int(self._limits.max()), max(r.top_k for r in requests))
+        self._routes = HostRoutes(loaded.model, requests) if any(r.routing for r in requests) else None
 
     @property
     def is_finished(self) -> bool:
@@ -52,7 +55,12 @@ class RowBatch:
     def advance(self, version: int, most: int) -> int:
         """Decode up to ``most`` tokens a row with the weights as they are; return how many forward passes that took."""
         first, steps = self._step, min(most, int(self._limits[~self._done].max()) - self._step)
-        drawn = self._device.decode(uniforms(self._seeds[self._rows], first, steps), self._host.top_k)
+        numbers = uniforms(self._seeds[self._rows], first, steps)
+        if self._routes is None:
+            drawn = self._device.decode(numbers, self._host.top_k)
+        else:
+            with self._routes.recording(self._rows, first):
+                drawn = self._device.decode(numbers, self._host.top_k)
         self._step += steps
         self._host.take(self._rows, first, version, drawn)
         self._find_finished(first)
@@ -62,19 +70,25 @@ class RowBatch:
 
     def completions(self) -> list[Completion]:
         """What was sampled, in the order of the requests."""
-        return [
-            self._host.completion(row, int(self._lengths[row]), bool(self._stopped[row]), request.top_k)
-            for row, request in enumerate(self._requests)
-        ]
+        done = []
+        for row, request in enumerate(self._requests):
+            length = int(self._lengths[row])
+            completion = self._host.completion(row, length, bool(self._stopped[row]), request.top_k)
+            if request.routing and self._routes is not None:
+                completion = replace(completion, experts=self._routes.of(row, length))
+            done.append(completion)
+        return done
 
     def state(self) -> dict[str, Any]:
         """Everything that ``restore`` needs, as host tensors, numbers and strings: what ``torch.save`` can hold and
         ``torch.load(weights_only=True)`` gives back."""
         arrays = {name: torch.from_numpy(getattr(self, f"_{name}").copy()) for name in _ARRAYS}
+        routes = {} if self._routes is None else {"routes": self._routes.state()}
         return {
             "requests": [r.id for r in self._requests],
             "step": self._step,
             **arrays,
+            **routes,
             "host": self._host.state(),
             "device": self._device.state(),
         }
@@ -97,6 +111,8 @@ class RowBatch:
             setattr(batch, f"_{name}", state[name].numpy().copy())
         batch._host.restore(state["host"])
         batch._device.restore(state["device"])
+        if batch._routes is not None:
+            batch._routes.restore(state["routes"])
         return batch
 
     def _find_finished(self, first: int) -> None:

@@ -15,6 +15,7 @@ from tether.engines.decoding import RowBatch
 from tether.engines.rows import Decodable
 from tether.errors import ConfigError, DataError, ModelError
 from tether.models.loading import DTYPES, load_model
+from tether.models.routers import routing_of
 from tether.ports import Clock, EngineCapabilities, GenerationRequest, Publication, WeightStore
 from tether.records import Completion
 from tether.registry import ENGINES
@@ -93,11 +94,13 @@ class TorchEngine:
         self._flights: list[_Flight] = []
         loaded.model.eval().requires_grad_(False)
         use_grouped_attention(loaded.model)
+        self._routing = routing_of(loaded.model)
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """Everything: it sees the logits."""
-        return EngineCapabilities(logp="processed", entropy=True, top_k=True, token_versions=True)
+        """Everything: it sees the logits, and the routers if the model has some of a form that is known."""
+        routing = self._routing is not None
+        return EngineCapabilities(logp="processed", entropy=True, top_k=True, token_versions=True, routing=routing)
 
     @property
     def version(self) -> int:
@@ -197,6 +200,11 @@ class TorchEngine:
             raise DataError(f"temperature must be finite and at least 0; {name} has {request.temperature}")
         if not 0 <= request.top_k <= vocabulary:
             raise DataError(f"top_k must lie in 0 .. {vocabulary}; {name} asks for {request.top_k}")
+        if request.routing and self._routing is None:
+            raise DataError(
+                f"routes are reported of a model that has routers of a form that is known; {name} asks for them: "
+                "take a mixture of experts, or no replay"
+            )
 
     def _match(self, received: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Every received name with the tensor it goes to; an error unless all tensors are met, in their shape.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
 from tether.core.logprobs import Entropy, sampled_logp
@@ -15,6 +15,7 @@ from tether.core.rule import PolicyTokens
 from tether.errors import ModelError
 from tether.models.finite import check_finite_weights
 from tether.models.loading import LoadedModel
+from tether.models.routers import Routers, replayable
 from tether.models.sharing import PromptSharing, SharePrompt, attention_mask, sharing_of
 
 HEAD_TOLERANCE = 1e-3
@@ -42,6 +43,8 @@ class ModelInputs:
     """Place of each token in its own sequence; ``None`` where no row holds more than one completion."""
     branch: Int64[Tensor, "B L"] | None = None
     """0 in the prompt, 1, 2, ... in its completions, -1 in padding: a token sees the prompt and its own branch."""
+    experts: Int[Tensor, "B L layers k"] | None = None
+    """What the routers choose; -1 (``NO_EXPERT``) anywhere in a token's set: their own choice. ``None``: always."""
 
 
 class Policy:
@@ -49,7 +52,8 @@ class Policy:
 
     Dropout is switched off: a ratio against the engine's numbers means nothing if the trainer rolls dice. Mixture
     models get no load-balance loss. At construction the hidden states and the output head are checked against the
-    model's own logits, so that a model that does more to its logits than we know of is refused, not mistrained.
+    model's own logits, so that a model that does more to its logits than we know of is refused, not mistrained. Whether
+    its routers can be overruled is tried as well.
 
     Args:
         loaded: the model.
@@ -71,21 +75,26 @@ class Policy:
         self._vocabulary = int(loaded.model.get_output_embeddings().weight.shape[0])
         _check_head(loaded, self._head)
         self.sharing, self.apart_because = _sharing(loaded, share_prompt)
+        self._routers, self.unroutable_because = _routers(loaded)
 
     @property
     def device(self) -> torch.device:
         """Where its parameters are."""
         return next(self.model.parameters()).device
 
+    @property
+    def routers(self) -> Routers:
+        """Its routers; ``ModelError`` with the reason if they cannot be overruled."""
+        if self._routers is None:
+            raise ModelError(
+                f"routes are replayed in a mixture of experts whose routers can be overruled; {self.loaded.source!r} "
+                f"cannot: {self.unroutable_because}; leave out algorithm.replay = routing"
+            )
+        return self._routers
+
     def __call__(self, inputs: ModelInputs, *, temperature: float, entropy: Entropy = "detached") -> PolicyTokens:
         """Log-probability (float32, nats) and entropy of every sampled token, at the sampling temperature."""
-        layout: dict[str, Tensor] = {}
-        if inputs.position is not None and inputs.branch is not None:
-            layout = {
-                "position_ids": inputs.position,
-                "attention_mask": attention_mask(self.loaded.model, inputs.branch),
-            }
-        hidden = self._backbone(input_ids=inputs.input_ids, use_cache=False, **layout).last_hidden_state
+        hidden = self._hidden(inputs)
         # completions that share a prompt share the position that predicts their first token: the gradient adds up
         # there, by index_select in a fixed order, by an index of two tensors as the threads come
         place = inputs.row * hidden.shape[1] + inputs.column
@@ -94,6 +103,25 @@ class Policy:
             picked, inputs.ids, self._head, temperature=temperature, vocabulary=self._vocabulary, entropy=entropy
         )
         return PolicyTokens(logp, h)
+
+    @torch.no_grad()
+    def routes(self, inputs: ModelInputs) -> Int[Tensor, "B L layers k"]:
+        """The experts that its own routers choose; routes that the inputs bring are not replayed."""
+        with self.routers.recording() as chosen:
+            self._hidden(replace(inputs, experts=None))
+        return torch.stack([passes[0] for passes in chosen], dim=1).view(*inputs.input_ids.shape, len(chosen), -1)
+
+    def _hidden(self, inputs: ModelInputs) -> Float[Tensor, "B L H"]:
+        layout: dict[str, Tensor] = {}
+        if inputs.position is not None and inputs.branch is not None:
+            layout = {
+                "position_ids": inputs.position,
+                "attention_mask": attention_mask(self.loaded.model, inputs.branch),
+            }
+        if inputs.experts is not None:
+            return self.routers.hidden(inputs.experts, input_ids=inputs.input_ids, use_cache=False, **layout)
+        hidden: Tensor = self._backbone(input_ids=inputs.input_ids, use_cache=False, **layout).last_hidden_state
+        return hidden
 
     def weights(self) -> dict[str, Tensor]:
         """Every parameter and buffer by name, refused if not finite; live tensors, copied by whoever keeps them."""
@@ -117,11 +145,19 @@ def _sharing(loaded: LoadedModel, setting: SharePrompt) -> tuple[PromptSharing |
         return None, f"completions do not share their prompt in training: {error}"
 
 
+def _routers(loaded: LoadedModel) -> tuple[Routers | None, str]:
+    """Routers that can be overruled, or nothing and the reason."""
+    try:
+        return replayable(loaded.model), ""
+    except ModelError as error:
+        return None, str(error)
+
+
 def _without_dropout(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        for name in ("attention_dropout", "dropout"):
+        for name in ("attention_dropout", "dropout", "jitter_noise"):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
 

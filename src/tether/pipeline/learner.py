@@ -20,11 +20,13 @@ from tether.models.loading import DTYPES, LoadedModel, save_model
 from tether.models.sharing import PromptSharing
 from tether.pipeline.masking import check_masks
 from tether.pipeline.packing import Step
+from tether.pipeline.routing import with_routes
 from tether.pipeline.sampled import check_sampled
 from tether.pipeline.scoring import Scorer, Scores
 from tether.pipeline.trainer import StepReport, Trainer
 from tether.ports import Publication, WeightStore
-from tether.records import Rollout
+from tether.records import Metric, Rollout
+from tether.replay.routing import Routing
 
 LEARNER_FILE = "learner.pt"
 
@@ -97,6 +99,8 @@ class LocalLearner:
     """In which the model is saved."""
     token_budget: int
     """Padded tokens of one forward pass."""
+    routing: Routing | None = None
+    """Whether every pass of the policy takes the engine's routes."""
     published: Publication | None = None
     """What was put into the store last."""
     previous: Publication | None = None
@@ -120,7 +124,13 @@ class LocalLearner:
     async def step(self, step: Step) -> StepReport:
         """Train on a step."""
         check_sampled(step)
-        return self.trainer.step(step)
+        step = with_routes(step, self.routing, self.trainer.policy)
+        report = self.trainer.step(step)
+        if self.routing is None or not report.updated:
+            return report
+        num_tokens = sum(row.num_tokens for row in step.rows)
+        unrouted = Metric(step.num_unrouted / num_tokens, "mean", float(num_tokens))
+        return replace(report, metrics={**report.metrics, "replay/unrouted_fraction": unrouted})
 
     async def publish(self) -> Publication:
         """Put the weights of this moment into the store."""
@@ -135,7 +145,7 @@ class LocalLearner:
     ) -> Scores:
         """Log-probabilities of sampled tokens; the model's own weights stay as they are."""
         previous = None if self.previous is None else self.store.fetch(self.previous)
-        return Scorer(self.trainer.policy, self.token_budget, temperature).scores(
+        return Scorer(self.trainer.policy, self.token_budget, temperature, self.routing).scores(
             rollouts,
             (self.store.fetch(publication), previous),
             is_current=self.trainer.updates == publication.version,
@@ -144,7 +154,7 @@ class LocalLearner:
 
     async def check_masks(self, rollouts: Sequence[Rollout]) -> None:
         """Raise ``SelfCheckError`` if tokens that are not trained on change loss or gradient."""
-        check_masks(self.trainer, rollouts, self.token_budget)
+        check_masks(self.trainer, rollouts, self.token_budget, self.routing)
 
     async def evaluate(self) -> Evaluation:
         """Answer the held-out prompts with the weights of this moment."""

@@ -13,8 +13,10 @@ from tether.core.advantage import DrGRPO
 from tether.core.aggregation import Denominator
 from tether.errors import SelfCheckError
 from tether.pipeline.packing import MicroBatch, Step, pack
+from tether.pipeline.routing import with_routes
 from tether.pipeline.trainer import Trainer
 from tether.records import Group, Rollout
+from tether.replay.routing import Routing
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 """Largest change of the loss, or of a parameter's norm, relative to the largest: what another order of sums does."""
@@ -23,7 +25,9 @@ SPREAD = 0.3
 _FIELDS = ("logp_behavior", "entropy_behavior", "advantage", "version", "trainable", "sequence", "group")
 
 
-def check_masks(trainer: Trainer, rollouts: Sequence[Rollout], token_budget: int) -> None:
+def check_masks(
+    trainer: Trainer, rollouts: Sequence[Rollout], token_budget: int, routing: Routing | None = None
+) -> None:
     """Raise ``SelfCheckError`` unless loss and gradient of a small step stay as they are when tokens that are not
     trained on hold NaN and huge numbers, compared with the step that does not have these tokens.
 
@@ -39,6 +43,7 @@ def check_masks(trainer: Trainer, rollouts: Sequence[Rollout], token_budget: int
         device=str(policy.device),
         sharing=trainer.sharing,
     )
+    step = with_routes(step, routing, policy)
     kept = [_kept(micro_batch) for micro_batch in step.micro_batches]
     pairs = [(m, keep) for m, keep in zip(step.micro_batches, kept, strict=True) if bool(keep.any())]
     counts = Denominator(

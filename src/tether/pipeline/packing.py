@@ -73,6 +73,8 @@ class Step:
     denominator: Denominator
     """Counts of the whole step, before any mask."""
     groups: tuple[Group, ...]
+    num_unrouted: int = 0
+    """Tokens without a recorded route that take the trainer's own, where routes are replayed."""
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -126,11 +128,11 @@ def bundled(rows: Sequence[Row], sharing: PromptSharing | None, token_budget: in
     """Deal the rows of each prompt into bundles of about equal length, each within the budget unless it is one row."""
     if sharing is None:
         return [Bundle(rows=(row,)) for row in rows]
-    families: dict[tuple[int, tuple[int, ...]], list[Row]] = {}
+    families: dict[tuple[int, tuple[int, ...], bytes], list[Row]] = {}
     for row in rows:
-        families.setdefault((row.group, row.rollout.prompt.token_ids), []).append(row)
+        families.setdefault((row.group, row.rollout.prompt.token_ids, _prompt_routes(row.rollout)), []).append(row)
     bundles: list[Bundle] = []
-    for (_, prompt), family in families.items():
+    for (_, prompt, _), family in families.items():
         mean = sum(len(row.rollout.completion) for row in family) / len(family)
         fewest = math.ceil(len(family) / sharing.completions_per_row(len(prompt), mean))
         for count in range(fewest, len(family) + 1):
@@ -139,6 +141,12 @@ def bundled(rows: Sequence[Row], sharing: PromptSharing | None, token_budget: in
                 break
         bundles += dealt
     return bundles
+
+
+def _prompt_routes(rollout: Rollout) -> bytes:
+    """One copy of a prompt has one route; an engine that read it twice may have taken two."""
+    experts = rollout.completion.experts
+    return b"" if experts is None else experts[: len(rollout.prompt.token_ids)].tobytes()
 
 
 def _deal(family: Sequence[Row], count: int) -> list[Bundle]:

@@ -32,6 +32,8 @@ class Sampling:
     group_size: int
     temperature: float
     max_tokens: int
+    routing: bool = False
+    """Whether the engine reports the experts of every token."""
 
 
 def seed_of(seed: int, *names: int) -> int:
@@ -53,6 +55,7 @@ def ask(index: int, prompt: Prompt, sampling: Sampling, now: float) -> Asked:
             seed=seed_of(sampling.seed, index, member),
             max_tokens=sampling.max_tokens,
             temperature=sampling.temperature,
+            routing=sampling.routing,
         )
         for member in range(sampling.group_size)
     )

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from tether.core.advantage import DrGRPO
 from tether.models.policy import ModelInputs, Policy
 from tether.pipeline.packing import Step, pack
+from tether.pipeline.routing import with_routes
 from tether.records import Group, Rollout
+from tether.replay.routing import Routing
 
 Logps = NDArray[np.float32]
 """``[T]``, nats: the sampled tokens of several rollouts, one rollout after the other."""
@@ -46,6 +48,8 @@ class Scorer:
     """Padded tokens of one forward pass."""
     temperature: float
     """Of the sampling."""
+    routing: Routing | None = None
+    """Whether the tokens go through the experts that the engine recorded, as they do in training."""
 
     def __call__(
         self,
@@ -62,7 +66,7 @@ class Scorer:
         return self._score(self._packed(rollouts), weights, dtype)
 
     def _packed(self, rollouts: Sequence[Rollout]) -> Step:
-        return pack(
+        step = pack(
             [Group(id="probe", index=0, rollouts=tuple(rollouts))],
             DrGRPO(single="zero"),  # credit plays no part here
             token_budget=self.token_budget,
@@ -70,6 +74,7 @@ class Scorer:
             device=str(self.policy.device),
             sharing=self.policy.sharing,
         )
+        return with_routes(step, self.routing, self.policy)
 
     def _score(
         self, step: Step, weights: Mapping[str, Tensor] | None = None, dtype: torch.dtype | None = None

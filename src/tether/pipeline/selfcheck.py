@@ -97,6 +97,7 @@ class Probe:
             seed=seed_of(self.sampling.seed, SEED_PLACE, number),
             max_tokens=min(num_tokens, self.options.tokens, self.sampling.max_tokens),
             temperature=self.sampling.temperature,
+            routing=self.sampling.routing,
         )
 
     async def _way_out(

@@ -59,7 +59,7 @@ _NUMPY: tuple[Any, ...] = (
     np.ndarray,
     np.dtype,
     np.empty(0).__reduce__()[0],  # what numpy rebuilds arrays with
-    *(type(np.dtype(name)) for name in ("int32", "int64", "float32", "float64", "bool", "uint64")),
+    *(type(np.dtype(name)) for name in ("int8", "int16", "int32", "int64", "float32", "float64", "bool", "uint64")),
 )
 
 

@@ -233,7 +233,8 @@ class Trainer:
         reference = None
         if self._reference is not None:
             with torch.no_grad():
-                reference = self._reference(micro_batch.inputs, temperature=self._temperature, entropy="none").logp
+                own = replace(micro_batch.inputs, experts=None)  # the reference has routes of its own
+                reference = self._reference(own, temperature=self._temperature, entropy="none").logp
         return TokenBatch(
             logp_behavior=micro_batch.logp_behavior,
             logp_proximal=micro_batch.logp_behavior,

@@ -1,1 +1,1 @@
-"""What the trainer's forward pass takes over from the engine's, one thing a file."""
+"""What changes the trainer's forward pass so that it repeats a choice of the engine, one a file."""
