@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parity.case import Case
-from parity.methods import aggregation, clip, correction, divergence, kl, reinforce
+from parity.methods import aggregation, clip, correction, divergence, kl, reinforce, smooth
 
 FAMILIES: dict[str, tuple[Case, ...]] = {
     "Clip, per token": clip.TOKEN,
@@ -14,5 +14,6 @@ FAMILIES: dict[str, tuple[Case, ...]] = {
     "Masks": correction.MASKS,
     "DPPO": divergence.CASES,
     "Losses in log pi": reinforce.CASES,
+    "Smooth gates and means": smooth.CASES,
 }
 CASES = tuple(case for family in FAMILIES.values() for case in family)

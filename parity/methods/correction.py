@@ -34,7 +34,7 @@ def _masked(aggregation: str, *masks: Table) -> Tether:
     return Tether(table(rule=PPO, aggregation=aggregation, corrections=list(masks)))
 
 
-def _capped(level: str, cap: float = 2.0) -> Table:
+def capped(level: str, cap: float = 2.0) -> Table:
     """TIS at a level that is not the recipe's."""
     return {"name": "decoupled", "cap": NO_CAP, "w_max": cap, "level": level}
 
@@ -80,12 +80,12 @@ WEIGHTS = (
     Case(method="TIS", ours=_weighted(TIS), theirs=_trl("token_truncate", clip_max=2.0)),
     Case(
         method="TIS, product of the response",
-        ours=_weighted(_capped("product")),
+        ours=_weighted(capped("product")),
         theirs=_verl(rollout_is="sequence", rollout_is_threshold=2.0),
     ),
     Case(
         method="TIS, product of the response",
-        ours=_weighted(_capped("product")),
+        ours=_weighted(capped("product")),
         theirs=_trl("sequence_truncate", clip_max=2.0),
     ),
     Case(
@@ -106,7 +106,7 @@ WEIGHTS = (
     ),
     Case(
         method="GSPO with TIS per token",
-        ours=_weighted(_capped("token"), level="sequence"),
+        ours=_weighted(capped("token"), level="sequence"),
         theirs=Verl(
             "gspo",
             {"loss_agg_mode": "seq-mean-token-mean"},
@@ -115,7 +115,7 @@ WEIGHTS = (
     ),
     Case(
         method="GSPO with TIS per token",
-        ours=_weighted(_capped("token"), level="sequence"),
+        ours=_weighted(capped("token"), level="sequence"),
         theirs=TRL(
             {
                 "loss_type": "grpo",

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from parity.batches import Batch
 from parity.case import Case, Difference
 from parity.formulas import Formula, aggregated
+from parity.methods.correction import capped
 from parity.sides import Tether, table
 from parity.trl_side import TRL
 from parity.verl_side import Verl
 
 CISPO = {"name": "cispo", "epsilon_high": 0.2}
+VESPO = {"name": "vespo"}
 
 
 def _capped_at_a_fifth(batch: Batch, logp: Tensor) -> Tensor:
     weight = (logp.detach() - batch.behavior).exp().clamp(max=0.2)
     return aggregated(-weight * batch.everywhere * logp, batch, "token-mean")
+
+
+def _weights_inside(batch: Batch, logp: Tensor) -> Tensor:
+    weight = (batch.anchor - batch.behavior).exp().clamp(max=2.0)
+    d = torch.where(batch.mask, logp.detach() - batch.anchor + weight.log(), 0.0).sum(1, keepdim=True)
+    is_positive = batch.everywhere >= 0
+    k, rate = torch.where(is_positive, 2.0, 3.0), torch.where(is_positive, 3.0, 2.0)
+    phi = (k * d + rate * (1 - d.exp())).exp()
+    return aggregated(-phi * batch.everywhere * logp, batch, "token-mean")
 
 
 CASES = (
@@ -50,6 +62,24 @@ CASES = (
         theirs=Verl(
             "bypass_mode",
             rollout_correction={"loss_type": "reinforce", "rollout_is": "token", "rollout_is_threshold": 2.0},
+        ),
+    ),
+    Case(method="VESPO", ours=Tether(table(rule=VESPO, level="product")), theirs=TRL({"loss_type": "vespo"})),
+    Case(
+        method="VESPO with TIS per token",
+        ours=Tether(table(rule=VESPO, level="product", proximal="anchor", corrections=[capped("token")])),
+        theirs=TRL(
+            {
+                "loss_type": "vespo",
+                "use_vllm": True,
+                "vllm_importance_sampling_mode": "token_truncate",
+                "vllm_importance_sampling_clip_max": 2.0,
+            }
+        ),
+        difference=Difference(
+            "TRL multiplies the truncated weights of a response into W, which phi then fades; in tether they stand "
+            "beside phi.",
+            Formula("phi(W), W = product of pi / anchor and of the weights", _weights_inside),
         ),
     ),
 )
