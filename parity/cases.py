@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from parity.case import Case
-from parity.methods import aggregation, clip, correction, divergence, kl, reinforce, smooth
+from parity.methods import aggregation, clip, correction, divergence, kl, presets, reinforce, smooth
 
 FAMILIES: dict[str, tuple[Case, ...]] = {
+    "Presets": presets.CASES,
     "Clip, per token": clip.TOKEN,
     "Clip, per response": clip.SEQUENCE,
     "Aggregation": aggregation.CASES,

@@ -10,7 +10,7 @@ from parity.case import TOLERANCE, Case
 from parity.cases import CASES, FAMILIES
 from parity.methods.advantage import CREDITS
 from parity.sides import Tether
-from parity.verl_side import Verl, core_algos
+from parity.verl_side import SUPPORTED_ROLLOUT_RS_OPTIONS, Verl, core_algos
 from tether.registry import CORRECTIONS, RULES
 
 PAGE = Path(__file__).parent.parent / "docs" / "parity.md"
@@ -31,6 +31,8 @@ tested too.
 Where settings do not say otherwise, tether's are `proximal = rollout`, `level = token`, `aggregation = token-mean`, and
 verl and TRL are given the log-probabilities of the rollout as the old ones.
 """
+ELSEWHERE = {"verl's KL penalties": {"abs", "k1+", "k3+"}, "TRL's token selection": {"top_entropy_quantile"}}
+"""What the others have and tether has not, where they keep no list to ask."""
 
 
 def page() -> str:
@@ -61,13 +63,15 @@ def _credits() -> Iterator[tuple[str, ...]]:
 def _left_out() -> str:
     """What has no counterpart, or none that was compared."""
     tables = [case.ours.table for case in CASES if isinstance(case.ours, Tether)]
-    rules = {table["rule"]["name"] for table in tables}
-    corrections = {correction["name"] for table in tables for correction in table.get("corrections", ())}
-    verl = {case.theirs.name for case in CASES if isinstance(case.theirs, Verl)}
+    corrections = [correction for table in tables for correction in table.get("corrections", ())]
+    verl = [case.theirs for case in CASES if isinstance(case.theirs, Verl)]
+    rejections = {(side.rollout_correction or {}).get("rollout_rs") for side in verl}
     left = {
-        "tether's rules": set(RULES.names()) - rules,
-        "tether's corrections": set(CORRECTIONS.names()) - corrections,
-        "verl's losses": set(core_algos.POLICY_LOSS_REGISTRY) - verl,
+        "tether's rules": set(RULES.names()) - {table["rule"]["name"] for table in tables},
+        "tether's corrections": set(CORRECTIONS.names()) - {correction["name"] for correction in corrections},
+        "verl's losses": set(core_algos.POLICY_LOSS_REGISTRY) - {side.name for side in verl},
+        "verl's rejections": SUPPORTED_ROLLOUT_RS_OPTIONS - rejections,
+        **ELSEWHERE,
     }
     listed = [f"- {what}: {', '.join(f'`{name}`' for name in sorted(names)) or 'none'}" for what, names in left.items()]
     return "\n".join(["## Not compared", "", "The others have no such method, or tether has none.", "", *listed, ""])

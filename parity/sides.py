@@ -56,11 +56,12 @@ class Tether:
 
     table: Table
     scale: Callable[[Batch], float] = unscaled
+    name: str = ""
 
     @property
     def settings(self) -> str:
-        """The tables that matter, in short."""
-        return shown(self.table)
+        """Its name, or what matters of the tables."""
+        return self.name or shown(self.table)
 
     @property
     def algorithm(self) -> Algorithm:

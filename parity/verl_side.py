@@ -17,10 +17,14 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from verl.trainer.config.algorithm import RolloutCorrectionConfig
     from verl.trainer.ppo import core_algos
-    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
+    from verl.trainer.ppo.rollout_corr_helper import (
+        SUPPORTED_ROLLOUT_RS_OPTIONS,
+        compute_rollout_correction_and_rejection_mask,
+    )
     from verl.workers.config import ActorConfig, PolicyLossConfig
 
 
+__all__ = ["OFF", "SUPPORTED_ROLLOUT_RS_OPTIONS", "Verl", "core_algos"]
 OFF = 1e9
 """A dual clip that never cuts: verl has no way to leave it out."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -67,9 +68,16 @@ def _mean_weight(batch: Batch, logp: Tensor) -> Tensor:
     return aggregated(-weight * gain(ratio, batch), batch, "seq-mean-token-mean")
 
 
+def _left_by_the_mask(batch: Batch, logp: Tensor) -> Tensor:
+    d = logp - batch.behavior
+    left = batch.mask & (d.detach().abs() <= math.log(2.0))
+    kept = torch.where(left, gain(d, batch), 0.0).sum(1) / left.sum(1).clamp(min=1)
+    return -kept.sum() / len(kept)
+
+
 def _survivors(batch: Batch) -> float:
     """Tokens by tokens whose ratio lies in the band that is its own reciprocal."""
-    kept = batch.mask & ((batch.anchor - batch.behavior).abs() <= torch.tensor(2.0).log())
+    kept = batch.mask & ((batch.anchor - batch.behavior).abs() <= math.log(2.0))
     return float(batch.mask.sum() / kept.sum())
 
 
@@ -157,6 +165,15 @@ MASKS = (
             "In decoupled mode verl divides by the tokens that its mask has left; tether by all, so that a mask does "
             "not raise the learning rate.",
             _weighted(UNCAPPED, {**BAND, "edge": "weight", "alpha": 0.5, "beta": 2.0}, scale=_survivors),
+        ),
+    ),
+    Case(
+        method="token mask, means of responses",
+        ours=_masked("seq-mean-token-mean", {**BAND, "alpha": 0.5, "beta": 2.0}),
+        theirs=_bypass("seq-mean-token-mean", "token_k1", "0.5_2.0"),
+        difference=Difference(
+            "verl divides a response by its tokens that the mask has left, tether by all of them.",
+            Formula("PPO over the tokens left", _left_by_the_mask),
         ),
     ),
     Case(
