@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 
-from tether.config.learning import makers_of
+from tether.config.learning import makers_of, routing_of
 from tether.config.parts import device_of, judge_of, prompts_of, reward_of
 from tether.config.recipe import Recipe
 from tether.config.resume import ResumePlan, locked, roll_back
@@ -104,10 +104,10 @@ def build(
     for index in range(min(FIRST_PROMPTS, recipe.run.steps * recipe.pipeline.prompts_per_step)):
         prompts(index)  # one that cannot fit is refused now
     engine_options = recipe.engine
-    _check_engine(engine.capabilities, engine_options.temperature)
+    sampling = _sampling(recipe)
+    _check_engine(engine.capabilities, sampling)
     writer = open_writer()
     writer.config(recipe.resolved())
-    sampling = _sampling(recipe)
     probe = Probe(
         options=recipe.checks,
         engine=engine,
@@ -159,16 +159,19 @@ def _sampling(recipe: Recipe) -> Sampling:
         group_size=recipe.pipeline.group_size,
         temperature=recipe.engine.temperature,
         max_tokens=recipe.engine.max_tokens,
+        routing=routing_of(recipe.algorithm) is not None,
     )
 
 
-def _check_engine(capabilities: EngineCapabilities, temperature: float) -> None:
+def _check_engine(capabilities: EngineCapabilities, sampling: Sampling) -> None:
     """Refuse an engine whose reports would mean something else than the trainer takes them for."""
-    if capabilities.logp == "raw" and temperature != 1.0:
+    if capabilities.logp == "raw" and sampling.temperature != 1.0:
         raise ConfigError(
-            f"this engine reports log-probs before the temperature, so engine.temperature must be 1; got {temperature}"
+            "this engine reports log-probs before the temperature, so engine.temperature must be 1; got "
+            f"{sampling.temperature}"
         )
-    missing = [name for name in ("entropy", "token_versions") if not getattr(capabilities, name)]
+    wanted = ("entropy", "token_versions", *(["routing"] if sampling.routing else []))
+    missing = [name for name in wanted if not getattr(capabilities, name)]
     if missing:
         names = ", ".join(missing)
         raise ConfigError(f"training needs an engine that reports {names} of every token; this one does not")

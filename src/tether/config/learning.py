@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tether.config.parts import correct_by, criterion_of, evaluation_set, judge_of, prompts_of
 from tether.config.recipe import Recipe
+from tether.core.algorithm import Algorithm
 from tether.errors import ConfigError
 from tether.evals.runner import Evaluation, Evaluator
 from tether.models.conversion import convert_weights
@@ -19,6 +20,7 @@ from tether.pipeline.trainer import Trainer
 from tether.placement.inline import FreeClock
 from tether.placement.parts import Makers
 from tether.ports import Clock, RolloutEngine, WeightStore
+from tether.replay.routing import Routing
 from tether.weights.memory import MemoryStore
 
 
@@ -38,14 +40,23 @@ def learner_of(recipe: Recipe, store: WeightStore, device: str) -> LocalLearner:
     """A learner with a model of its own."""
     loaded = load_model(recipe.model.path, dtype=recipe.model.dtype, device=device)
     convert_weights(loaded.model, DTYPES[recipe.trainer.dtype])
+    trainer, routing = _trainer(recipe, loaded, device), routing_of(recipe.algorithm)
+    if routing is not None:
+        trainer.policy.routers  # noqa: B018  # refused now if there are none to overrule
     return LocalLearner(
-        trainer=_trainer(recipe, loaded, device),
+        trainer=trainer,
+        routing=routing,
         store=store,
         evaluator=_evaluator(recipe, loaded, device),
         loaded=loaded,
         dtype=recipe.model.dtype,
         token_budget=recipe.trainer.token_budget,
     )
+
+
+def routing_of(algorithm: Algorithm) -> Routing | None:
+    """How the engine's routes are replayed, if they are."""
+    return next((replay for replay in algorithm.replay if isinstance(replay, Routing)), None)
 
 
 def _trainer(recipe: Recipe, loaded: LoadedModel, device: str) -> Trainer:

@@ -10,6 +10,6 @@ class Replay(Protocol):
     """Frozen; options are fields. What it does to the forward pass is the models' business."""
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        """Fields of a ``Completion`` that an engine must report for it."""
+    def missing(self) -> str:
+        """What becomes of a token for which the engine reported nothing: ``error``, or the trainer's ``own``."""
         ...
