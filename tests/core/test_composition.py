@@ -26,6 +26,7 @@ from tether.proximal.anchor import AnchorProximal
 from tether.proximal.ewma import EWMAProximal
 from tether.proximal.old import OldProximal
 from tether.proximal.rollout import RolloutProximal
+from tether.rules.gepo import GEPO
 from tether.rules.gmpo import GMPO
 from tether.rules.ppo import PPO
 from tether.rules.sat import SAT
@@ -213,3 +214,19 @@ def test_a_token_weight_or_mask_beside_a_rule_that_averages_tokens_is_refused(pr
     with pytest.raises(ConfigError, match=r"rule 'gmpo' averages the ratios of a response, so what .* would leak back"):
         compose(proximal, correction, rule=GMPO())
     assert compose(RolloutProximal(), rule=GMPO()).corrections == ()
+
+
+def gepo(**choices) -> Algorithm:
+    kept = {"proximal": RolloutProximal(), "aggregation": TokenMean(), "advantage": GRPO(), **choices}
+    return Algorithm(rule=GEPO(), level="product", **kept)
+
+
+def test_an_expectation_of_groups_cannot_be_the_last_updates():
+    with pytest.raises(ConfigError, match=r"measure = 'lagged' hands on .*; use measure = 'step' with rule 'gepo'"):
+        gepo(measure="lagged")
+    assert gepo(measure="step").measure == "step"
+
+
+def test_a_weight_beside_a_rule_that_reads_to_the_behavior_itself_is_refused():
+    with pytest.raises(ConfigError, match=r"weights the gradient by pi anchor / behavior\^2"):
+        gepo(proximal=AnchorProximal(), corrections=(TIS(),))

@@ -1,4 +1,4 @@
-"""SAT's exact properties P1-P11 (methods.md 6.8), on heavy-tailed tokens."""
+"""SAT's exact properties P1-P11 (methods.md 6.8), on heavy-tailed tokens, with every kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from tests.golden.tables import loss_and_gradient, recipe
 from tether.core.aggregation import Denominator
 from tether.core.examples import tokens_of
-from tether.core.kernels import Hill
+from tether.core.kernels import Exponential, Gaussian, Hill, Reciprocal, Step
 from tether.core.rule import PolicyTokens
 from tether.core.statistics import AbsoluteQuantile, Statistics
 from tether.rules.ppo import PPO
@@ -21,17 +21,16 @@ from .heavy import SHAPES, applied, intervals, log_ratios, measured, tokens_at
 
 Q = AbsoluteQuantile(0.9)
 RADII = [(0.2, 0.2), (0.2, 0.28), (0.6, 0.03), (3e-4, 4e-4)]
-everywhere = [
-    pytest.mark.parametrize("shape", SHAPES),
-    pytest.mark.parametrize("scale", [0.003, 0.05, 0.8]),
-    pytest.mark.parametrize(("low", "high"), RADII),
-]
-
-
-def on_every_batch(test):
-    for mark in reversed(everywhere):
-        test = mark(test)
-    return test
+KERNELS = [Hill(), Hill(4.0), Exponential(), Gaussian(), Reciprocal(), Step()]
+with_every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=str)
+on_every_batch = pytest.mark.parametrize(
+    ("kernel", "shape", "scale", "low", "high"),
+    [
+        *((Hill(), shape, scale, *radii) for shape in SHAPES for scale in (0.003, 0.05, 0.8) for radii in RADII),
+        *((kernel, shape, 0.05, 0.2, 0.28) for kernel in KERNELS[1:] for shape in SHAPES),
+        *((kernel, "student", 0.05, 3e-4, 4e-4) for kernel in KERNELS[1:]),
+    ],
+)
 
 
 def pair(low: float, high: float, **options) -> tuple[PPO, SAT]:
@@ -47,8 +46,8 @@ def gate_of(rule, tokens, d):
 
 
 @on_every_batch
-def test_p1_the_ends_lie_inside_ppos_strictly_on_exactly_the_gated_tokens(shape, scale, low, high):
-    _, sat = pair(low, high)
+def test_p1_the_ends_lie_inside_ppos_strictly_on_exactly_the_gated_tokens(kernel, shape, scale, low, high):
+    _, sat = pair(low, high, kernel=kernel)
     tokens, d = batch(shape, scale)
     lower, upper = intervals(sat, tokens, d)
     base_lower, base_upper = torch.tensor(1 - low), torch.tensor(1 + high)
@@ -60,15 +59,15 @@ def test_p1_the_ends_lie_inside_ppos_strictly_on_exactly_the_gated_tokens(shape,
 
 
 @on_every_batch
-def test_p2_the_surrogate_is_never_above_ppos(shape, scale, low, high):
-    ppo, sat = pair(low, high)
+def test_p2_the_surrogate_is_never_above_ppos(kernel, shape, scale, low, high):
+    ppo, sat = pair(low, high, kernel=kernel)
     tokens, d = batch(shape, scale)
     assert (applied(sat, tokens, d)[0].objective <= applied(ppo, tokens, d)[0].objective).all()
 
 
 @on_every_batch
-def test_p3_gradients_differ_exactly_on_the_newly_cut_band_where_sats_is_zero(shape, scale, low, high):
-    ppo, sat = pair(low, high)
+def test_p3_gradients_differ_exactly_on_the_newly_cut_band_where_sats_is_zero(kernel, shape, scale, low, high):
+    ppo, sat = pair(low, high, kernel=kernel)
     tokens, d = batch(shape, scale)
     (_, g_ppo), (out, g_sat) = applied(ppo, tokens, d), applied(sat, tokens, d)
     lower, upper = intervals(sat, tokens, d)
@@ -82,15 +81,20 @@ def test_p3_gradients_differ_exactly_on_the_newly_cut_band_where_sats_is_zero(sh
     assert out.marks["sat/newly_cut_fraction"].value.bool().equal(band)
 
 
-def test_p3_the_band_is_not_empty_on_these_batches():
-    cut = [applied(SAT(), *batch(shape, 0.05))[0].marks["sat/newly_cut_fraction"].value.sum() for shape in SHAPES]
+@with_every_kernel
+def test_p3_the_band_is_not_empty_on_these_batches(kernel):
+    cut = [
+        applied(SAT(kernel=kernel), *batch(shape, 0.05))[0].marks["sat/newly_cut_fraction"].value.sum()
+        for shape in SHAPES
+    ]
     assert all(x > 0 for x in cut)
 
 
+@with_every_kernel
 @pytest.mark.parametrize("scale", [0.05, 1.0, 20.0])
 @pytest.mark.parametrize(("low", "high"), RADII)
-def test_p4_pull_back_gradients_are_ppos_bits_for_any_ratio(scale, low, high):
-    ppo, sat = pair(low, high)
+def test_p4_pull_back_gradients_are_ppos_bits_for_any_ratio(kernel, scale, low, high):
+    ppo, sat = pair(low, high, kernel=kernel)
     tokens, d = batch("student", scale)
     (_, g_ppo), (out, g_sat) = applied(ppo, tokens, d), applied(sat, tokens, d)
     inward = tokens.advantage * d.detach() <= 0
@@ -98,9 +102,10 @@ def test_p4_pull_back_gradients_are_ppos_bits_for_any_ratio(scale, low, high):
     assert out.active[inward].all()
 
 
+@with_every_kernel
 @pytest.mark.parametrize("eta", [1e-3, 0.1, 1.0])
-def test_p5_one_step_on_the_band_moves_the_ratio_less_far_than_ppo(eta):
-    ppo, sat = pair(0.2, 0.2)
+def test_p5_one_step_on_the_band_moves_the_ratio_less_far_than_ppo(kernel, eta):
+    ppo, sat = pair(0.2, 0.2, kernel=kernel)
     tokens, d = batch("laplace", 0.05)
     (_, g_ppo), (out, g_sat) = applied(ppo, tokens, d), applied(sat, tokens, d)
     band = out.marks["sat/newly_cut_fraction"].value.bool()
@@ -110,10 +115,11 @@ def test_p5_one_step_on_the_band_moves_the_ratio_less_far_than_ppo(eta):
     assert ((moved_sat - 1).abs() < (moved_ppo - 1).abs()).all()
 
 
-def test_p6_quantile_gate_and_radii_carry_no_gradient():
+@with_every_kernel
+def test_p6_quantile_gate_and_radii_carry_no_gradient(kernel):
     """Autograd equals the central difference of ``min(r A, clip(r) A)`` with every token's interval held fixed."""
     tokens, d = batch("laplace", 0.05)
-    sat, x, a = SAT(), d.detach().double(), tokens.advantage.double()
+    sat, x, a = SAT(kernel=kernel), d.detach().double(), tokens.advantage.double()
     stats = Statistics({Q: measured(sat, tokens, d)[Q].double().requires_grad_()})
     doubled = dataclasses.replace(tokens, advantage=a)
     leaf = x.clone().requires_grad_()
@@ -132,9 +138,9 @@ def test_p6_quantile_gate_and_radii_carry_no_gradient():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("exponent", [1.0, 2.0, 4.0])
-def test_p7_contraction_does_not_change_when_all_log_ratios_are_scaled(shape, exponent):
-    sat = SAT(kernel=Hill(exponent))
+@with_every_kernel
+def test_p7_contraction_does_not_change_when_all_log_ratios_are_scaled(shape, kernel):
+    sat = SAT(kernel=kernel)
     tokens, d = batch(shape, 0.01)
     marks = applied(sat, tokens, d)[0].marks["sat/mean_contraction"]
     for factor in (0.125, 4.0):

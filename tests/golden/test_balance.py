@@ -20,7 +20,8 @@ CPU = torch.device("cpu")
 
 def chosen(rule: BAPO) -> list[float]:
     tokens, logp = tokens_of(log_ratio=log(R), advantage=A)
-    return measure_scope(recipe(rule), [(logp, tokens)])[Ratio("clipped", "token")][rule.balance].tolist()
+    shown = rule.readings(measure_scope(recipe(rule), [(logp, tokens)])[Ratio("clipped", "token")])
+    return [shown["bapo/low"], shown["bapo/high"]]
 
 
 @pytest.mark.parametrize("row", rows(TABLE), ids=lambda row: f"{row['c_low']}, {row['c_high']}")

@@ -10,7 +10,6 @@ from .test_groups_and_sums import DIAGNOSTICS
 
 PENDING = {
     "bound check": "planning: improvement bounds",
-    "GEPO": "rule gepo",
     "VCPO OPOB": "a gradient norm a response",
     "top-p replay, logits 3,2,1,0,-1": "replay support",
     "nucleus for p=.9": "replay support",
@@ -26,11 +25,7 @@ PENDING = {
 """Tables that no test reads yet, and what they wait for. The change that brings the subject takes its line out."""
 
 PARTLY = {
-    "kernels (psi(0)=1, psi(q)=1/2)": "kernels exp, gauss, reciprocal",
     "GSPO x token weights (T=2, rho=1, A=1): dL/dlp": "column (a) is another form, not offered",
-    "version bookkeeping": "delta_intra, delta_inter",
-    DIAGNOSTICS: "sampled TV mu |r - 1|",
-    "d-bar averaging": "per-sample mean",
 }
 """Tables of which some columns or rows still wait."""
 

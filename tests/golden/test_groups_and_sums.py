@@ -8,7 +8,6 @@ import math
 import pytest
 import torch
 
-from tether.core import measures
 from tether.core.advantage import GRPO, RLOO, DrGRPO
 from tether.core.aggregation import (
     Denominator,
@@ -19,6 +18,10 @@ from tether.core.aggregation import (
     TokenSum,
 )
 from tether.core.kl import K1, K2, K3, LowVarKL
+from tether.core.measures import observed
+from tether.core.seen import spans
+from tether.core.tokens import TokenBatch
+from tether.records import Metrics
 from tether.rules.ppo import PPO
 
 from .tables import Given, assert_close, inputs, label, log, loss_and_gradient, recipe, rows, tokens_with
@@ -136,7 +139,13 @@ def tv_of_samples(pi: list[float], ref: list[float], *, sampled: str) -> float:
     outcomes = [i for i, p in enumerate(source) for _ in range(round(10 * p))]
     tokens = tokens_with(behavior=log([ref[i] for i in outcomes]), advantage=[0.0] * len(outcomes))
     logp = torch.tensor(log([pi[i] for i in outcomes]))
-    return measures.mismatch([(logp, tokens)])["mismatch/tv"].value
+    return measured(tokens, logp)["mismatch/tv"].value
+
+
+def measured(tokens: TokenBatch, logp: torch.Tensor) -> Metrics:
+    """What is observed of a step of one micro-batch under PPO."""
+    terms, _ = loss_and_gradient(tokens, logp, recipe(PPO()))
+    return observed([(logp, tokens)], [terms], spans([tokens]))
 
 
 # --- diagnostics -----------------------------------------------------------------------------------------------------
@@ -149,7 +158,7 @@ def test_mismatch_diagnostics():
     (row,) = rows(DIAGNOSTICS)
     mu = torch.tensor(log(given["mu"]))
     tokens = tokens_with(behavior=mu.tolist(), advantage=[0.0] * len(mu))
-    got = measures.mismatch([(mu + torch.tensor(given["d"]), tokens)])
+    got = measured(tokens, mu + torch.tensor(given["d"]))
     names = {
         "abs_mean": "dbar",
         "mean": "mean d",
@@ -158,6 +167,7 @@ def test_mismatch_diagnostics():
         "k2": "k2",
         "k3": "k3 KL(mu,pi)",
         "tv": "mean abs(r-1)/2",
+        "tv_sampled": "mean sampled TV mu abs(r-1)",
         "is_deviation_fraction": "frac abs(r-1)>.2",
         "ess": "ESS/N",
         "chi2": "chi2 (mean (r-1)^2)",
@@ -165,14 +175,18 @@ def test_mismatch_diagnostics():
     }
     for name, column in names.items():
         assert got[f"mismatch/{name}"].value == pytest.approx(row[column], rel=2e-5, abs=1e-6), name
+    assert set(names.values()) == set(row)
 
 
-def test_mismatch_is_a_token_mean():
+def test_mismatch_is_a_token_mean_and_slimes_log_a_mean_of_responses():
     (row,) = rows("d-bar averaging")
     d = [x for n, x in zip(row["lengths"], row["abs(d) of every token"], strict=True) for _ in range(n)]
     ids = [b for b, n in enumerate(row["lengths"]) for _ in range(n)]
     tokens = tokens_with(behavior=[0.0] * len(d), advantage=[0.0] * len(d), sequence=ids)
-    assert_close(measures.mismatch([(torch.tensor(d), tokens)])["mismatch/abs_mean"].value, row["token mean"])
+    got = measured(tokens, torch.tensor(d))
+    assert_close(got["mismatch/abs_mean"].value, row["token mean"])
+    assert_close(got["mismatch/response_abs_mean"].value, row["per-sample mean then mean (slime log)"])
+    assert got["mismatch/response_abs_mean"].count == len(row["lengths"])
 
 
 @pytest.mark.parametrize("row", rows("VCPO ESS"), ids=lambda row: str(row["w"]))
@@ -180,18 +194,23 @@ def test_effective_sample_size(row):
     """A weight of 0 is beyond the guard: e^-20 stands for it."""
     d = [math.log(w) if w else -30.0 for w in row["w"]]
     tokens = tokens_with(behavior=[0.0] * len(d), advantage=[0.0] * len(d))
-    got = measures.mismatch([(torch.tensor(d), tokens)])["mismatch/ess"].value
-    assert_close(got, row["rho_ess"])
-    assert_close(got * len(d), row["ESS"])
+    metrics = measured(tokens, torch.tensor(d))
+    for level in ("ess", "response_ess"):
+        got = metrics[f"mismatch/{level}"].value
+        assert_close(got, row["rho_ess"])
+        assert_close(got * len(d), row["ESS"])
 
 
 @pytest.mark.parametrize("row", rows("version bookkeeping"), ids=label)
 def test_staleness_counts_updates_since_the_tokens_version(row):
     stale = row["target"] - torch.tensor(row["token versions"])
     assert stale.tolist() == row["staleness N"]
-    tokens = tokens_with(behavior=[0.0] * len(stale), advantage=[0.0] * len(stale))
-    got = measures.staleness([dataclasses.replace(tokens, staleness=stale)])
-    assert_close(got["staleness/mean"].value, row["mean staleness"])
+    n = len(stale)
+    tokens = tokens_with(behavior=[0.0] * n, advantage=[0.0] * n, sequence=[0] * n)
+    got = measured(dataclasses.replace(tokens, staleness=stale), torch.zeros(n))
+    for name in ("mean staleness", "delta_intra", "delta_inter"):
+        metric = "staleness/mean" if name == "mean staleness" else f"staleness/{name}"
+        assert_close(got[metric].value, row[name])
     assert got["staleness/max"].value == max(row["staleness N"])
     histogram = {str(n): float(row["staleness N"].count(n)) for n in set(row["staleness N"])}
     assert got["staleness/histogram"].value == histogram

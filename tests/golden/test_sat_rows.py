@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tether.core.examples import tokens_of
-from tether.core.kernels import Hill
+from tether.core.kernels import Exponential, Gaussian, Hill, Reciprocal
 from tether.core.rule import PolicyTokens
 from tether.core.statistics import AbsoluteQuantile, Statistics, measure
 from tether.core.surrogate import effective_radius
@@ -92,11 +92,19 @@ def test_effective_radius(row):
     assert_close(-math.log1p(-low), row["lower (A<0), PPO=0.223144"])
 
 
-@pytest.mark.parametrize(("name", "exponent"), [("hill2", 2.0), ("hill4", 4.0)])
-def test_hill_kernel(name, exponent):
-    row = next(row for row in rows("kernels (psi(0)=1, psi(q)=1/2)") if row["kernel"] == name)
+KERNEL = {
+    "hill2": Hill(2.0),
+    "hill4": Hill(4.0),
+    "exp(-ln2 u/q)": Exponential(),
+    "gauss 2^-(u/q)^2": Gaussian(),
+    "reciprocal q/(q+u)": Reciprocal(),
+}
+
+
+@pytest.mark.parametrize("row", rows("kernels (psi(0)=1, psi(q)=1/2)"), ids=label)
+def test_kernel(row):
     u = torch.tensor([0.0, 0.5, 1.0, 1.2, 2.0, 3.0])
-    assert_close(Hill(exponent)(0.3 * u, torch.tensor(0.3)), list(row.values())[1:])
+    assert_close(KERNEL[row["kernel"]](0.3 * u, torch.tensor(0.3)), list(row.values())[1:])
 
 
 def test_gradient_differs_from_ppo_on_the_newly_cut_band_and_nowhere_else():

@@ -35,6 +35,9 @@ def test_cap_and_the_bounds_it_gives(row):
     lower, upper = RULE.bounds(stats)
     assert_close(lower, row["lower bound"])
     assert_close(upper, MOST_RADIUS if row["upper bound"] is None else row["upper bound"])
+    shown = RULE.readings(stats)
+    assert_close(shown["m2po/low"], row["lower bound"])
+    assert ("m2po/high" in shown) == (row["upper bound"] is not None)
 
 
 @pytest.mark.parametrize("row", rows(CAP), ids=lambda row: str(row["log r"][:4]))

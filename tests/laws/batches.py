@@ -14,12 +14,12 @@ from tether.core.aggregation import Denominator, TokenSum
 from tether.core.algorithm import Algorithm
 from tether.core.loss import LossTerms, measure_scope, policy_loss
 from tether.core.memory import EdgeStatistics
-from tether.core.rule import Correction, PolicyTokens, Rule
+from tether.core.rule import Correction, PolicyTokens, Rule, Scale
 from tether.core.tokens import TokenBatch
 from tether.corrections.tis import TIS
 from tether.proximal.anchor import AnchorProximal
 from tether.proximal.rollout import RolloutProximal
-from tether.registry import AGGREGATIONS, CORRECTIONS, RULES
+from tether.registry import AGGREGATIONS, CORRECTIONS, RULES, SCALES
 
 LEVELS = ("token", "sequence")
 
@@ -66,7 +66,7 @@ def with_proximal(tokens: TokenBatch, algorithm: Algorithm) -> TokenBatch:
     return dataclasses.replace(tokens, logp_proximal=algorithm.proximal(tokens, tokens.logp_proximal))
 
 
-REQUIRED = {"seq-mean-token-sum-norm": {"horizon": 8}, "estr": {"threshold": 1.0}}
+REQUIRED = {"seq-mean-token-sum-norm": {"horizon": 8}, "estr": {"threshold": 1.0}, "absolute": {"value": 0.03}}
 """Options of plug-ins that have no default."""
 
 
@@ -85,6 +85,10 @@ def algorithm_of(rule: Rule, *, level: str = "token", corrections: tuple[Correct
 
 def every_rule() -> list[tuple[str, Rule]]:
     return [(name, built(RULES, name)) for name in RULES.names()]
+
+
+def every_scale() -> list[Scale]:
+    return [built(SCALES, name) for name in SCALES.names()]
 
 
 def levels(rule: Rule) -> tuple[str, ...]:

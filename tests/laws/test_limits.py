@@ -47,11 +47,14 @@ OPEN_RULES: dict[str, Rule] = {
     "vespo": RULES.build("vespo", k_positive=1.0, rate_positive=0.0, k_negative=1.0, rate_negative=0.0),
     "gmpo": RULES.build("gmpo", log_clip=20.0),
     "bapo": RULES.build("bapo", low=(0.0, 0.0), high=(1e9, 1e9), dual_clip=None),
+    "gepo": RULES.build("gepo"),
     "ppo": RULES.build("ppo", epsilon_low=1.0, epsilon_high=1e9),
     "sat": RULES.build("sat", epsilon_low=1.0, epsilon_high=1e9, scale=Quantile(level=1.0)),
     "spo": RULES.build("spo", epsilon=1e9, ratio_cap=1e9),
     "tis-reinforce": RULES.build("tis-reinforce", cap=1e9),
     "up": RULES.build("up", epsilon_low=1.0, dual_clip=None),
+    "adaptive-radius": RULES.build("adaptive-radius", epsilon_low=1.0, epsilon_high=1e9, scale=Quantile(level=1.0)),
+    "sat-edge": RULES.build("sat-edge", epsilon_low=1.0, epsilon_high=1e9, scale=Quantile(level=1.0)),
 }
 """Every rule with its options at the end where nothing is cut; a new rule names its own."""
 
@@ -69,11 +72,25 @@ OPEN_CORRECTIONS: dict[str, dict[str, float]] = {
 OPEN = {name: CORRECTIONS.build(name, **options) for name, options in OPEN_CORRECTIONS.items()}
 WEIGHTS = [name for name, correction in OPEN.items() if not correction.traits.is_mask]
 MASKS = [name for name, correction in OPEN.items() if correction.traits.is_mask]
-OWN_LIMITS: dict[str, Callable[[Tensor, TokenBatch], Tensor]] = {
-    "up": lambda ratio, tokens: torch.where(tokens.advantage > 0, 1.0, ratio),
-    "topr": lambda ratio, tokens: torch.where(tokens.advantage > 0, 1.0, ratio.clamp(max=1.0)),
-    "aspo": lambda ratio, tokens: torch.where(tokens.advantage > 0, 1.0 / ratio, ratio),
-    "gmpo": lambda ratio, tokens: (per_sequence_sum(ratio.log(), tokens) / response_length(tokens)).exp(),
+
+
+def against_the_group(ratio: Tensor, logp: Tensor, tokens: TokenBatch) -> Tensor:
+    """``pi(y) / E`` of GEPO, group by group."""
+    now, then = (per_sequence_sum(x.double(), tokens) for x in (logp, tokens.logp_behavior))
+    weight = torch.ones_like(now)
+    for group in tokens.group[tokens.trainable].unique():
+        own = tokens.trainable & (tokens.group == group)
+        mu = torch.stack([then[own & (tokens.sequence == b)][0] for b in tokens.sequence[own].unique()])
+        weight[own] = (now[own] - (2 * mu).logsumexp(0) + mu.logsumexp(0)).clamp(-20, 20).exp()
+    return weight.float()
+
+
+OWN_LIMITS: dict[str, Callable[[Tensor, Tensor, TokenBatch], Tensor]] = {
+    "up": lambda ratio, logp, tokens: torch.where(tokens.advantage > 0, 1.0, ratio),
+    "topr": lambda ratio, logp, tokens: torch.where(tokens.advantage > 0, 1.0, ratio.clamp(max=1.0)),
+    "aspo": lambda ratio, logp, tokens: torch.where(tokens.advantage > 0, 1.0 / ratio, ratio),
+    "gmpo": lambda ratio, logp, tokens: (per_sequence_sum(ratio.log(), tokens) / response_length(tokens)).exp(),
+    "gepo": against_the_group,
 }
 """Rules whose coefficient of ``A grad logp`` is by definition not the ratio even then, and what it is."""
 
@@ -93,8 +110,9 @@ def test_a_rule_whose_radii_grow_recovers_the_importance_weighted_gradient(name,
     tokens, logp = drawn
     _, gradient = terms_and_gradient(drawn, algorithm_of(OPEN_RULES[name], level=level))
     quiet = tokens.neutralized()
-    ratio = edge_log_ratio("total", torch.where(tokens.trainable, logp, 0.0), quiet, level).exp()
-    coefficient = OWN_LIMITS[name](ratio, quiet) if name in OWN_LIMITS else ratio
+    own = torch.where(tokens.trainable, logp, 0.0)
+    ratio = edge_log_ratio("total", own, quiet, level).exp()
+    coefficient = OWN_LIMITS[name](ratio, own, quiet) if name in OWN_LIMITS else ratio
     assert_close(gradient, -quiet.advantage * coefficient)
 
 

@@ -46,8 +46,10 @@ everywhere = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGOR
 aggregations = st.sampled_from(list(AGGREGATIONS.values()))
 few = settings(max_examples=15)
 
-NOT_REINFORCE: dict[str, str] = {}
-"""Rules whose on-policy gradient is not REINFORCE's by definition, and why; none so far."""
+NOT_REINFORCE: dict[str, str] = {
+    "gepo": "the denominator is the group's expectation, so the weight is mu(y) / E where pi = mu",
+}
+"""Rules whose on-policy gradient is not REINFORCE's by definition, and why."""
 
 
 def assert_close(got: Tensor, wanted: Tensor) -> None:
@@ -335,7 +337,7 @@ def test_gradient_of_the_clip_is_its_finite_difference_with_radii_frozen(drawn, 
 
 
 KEEPING = [(name, level) for name, rule in every_rule() if rule.traits.keeps_pull_back for level in levels(rule)]
-PPOS = {"ppo", "sat"}
+PPOS = {"adaptive-radius", "ppo", "sat", "sat-edge"}
 """Rules that leave pull-back tokens exactly what PPO leaves them."""
 
 

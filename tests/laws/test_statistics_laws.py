@@ -13,13 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tether.core.binned_quantile import BinnedQuantile
+from tether.core.group_expectation import GroupExpectation
 from tether.core.statistics import AbsoluteQuantile, Statistic, Statistics, measure
 from tether.core.tokens import TokenBatch
 
-from .batches import batches, every_correction, every_rule
+from .batches import batches, every_correction, every_rule, every_scale
 
 NEEDED = [s for _, plugin in (*every_rule(), *every_correction()) for s in plugin.traits.needs]
-STATISTICS = list(dict.fromkeys([*NEEDED, *(AbsoluteQuantile(level) for level in (0.01, 0.5, 0.9, 1.0))]))
+SCALED = [s for scale in every_scale() for s in scale.needs]
+MORE = [*(AbsoluteQuantile(level) for level in (0.01, 0.5, 1.0)), BinnedQuantile(0.5, "turn", (1, 2))]
+STATISTICS = list(dict.fromkeys([*NEEDED, *SCALED, *MORE]))
+OF_RESPONSES = (GroupExpectation,)
+"""Statistics about whole responses, which are never split over micro-batches."""
 everyone = pytest.mark.parametrize("statistic", STATISTICS, ids=str)
 
 TINY = [0.0, -0.0, 1e-45, -1e-45, 1.1754942e-38, 1.17549435e-38, -1e-38]
@@ -55,6 +61,8 @@ def test_any_split_and_order_gives_the_same_bits(statistic: Statistic, drawn, se
     whole = measure([(d, tokens)], [statistic])[statistic]
     noise = torch.Generator().manual_seed(seed)
     place = torch.randint(pieces, (len(tokens),), generator=noise)
+    if isinstance(statistic, OF_RESPONSES):
+        place = place[tokens.sequence]
     parts = [(d[place == i], tokens.select(place == i)) for i in range(pieces)]
     parts = [parts[i] for i in torch.randperm(pieces, generator=noise)]
     assert measure(parts, [statistic])[statistic].equal(whole)

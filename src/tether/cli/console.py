@@ -223,7 +223,7 @@ class TrainingConsole:
             "stale": stale.ljust(len(f"{bound:.1f}/{bound:.0f}")),
             "|d|": f"{_number(m, 'mismatch/abs_mean'):.4f}",
         }
-        if "sat/q" in m:
+        if "sat/effective_radius_low" in m:
             low, high = (_number(m, f"sat/effective_radius_{side}") for side in ("low", "high"))
             cut = _number(m, "sat/newly_cut_fraction")
             values |= {"q": f"{_number(m, 'sat/q'):.4f}", "radius": f"-{low:.3f}/+{high:.3f}", "cut": f"{cut:>5.1%}"}

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tether.core.group_expectation import GroupExpectation
 from tether.core.memory import Smoothed
 from tether.core.proximal import Proximal
 from tether.core.ratio import ENDS, Edge, Level
@@ -81,6 +82,11 @@ def check_composition(
         raise ConfigError(
             f"a running average goes on once an update, and measure = {measure!r} measures several times; "
             "use measure = 'step' or 'lagged'"
+        )
+    if measure == "lagged" and any(isinstance(need, GroupExpectation) for need in needs):
+        raise ConfigError(
+            "measure = 'lagged' hands on the numbers of the update before, and a group's expectation is about its own "
+            f"responses; use measure = 'step' with rule {factors[0].name!r}"
         )
 
 

@@ -5,7 +5,7 @@ Rules and statistics stay pure; this small map is the state, and is saved with t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -48,7 +48,7 @@ class Smoothed:
         """Of the statistic."""
         return self.statistic.local(d, tokens, sofar)
 
-    def reduce(self, parts: list[Tensor]) -> Tensor:
+    def reduce(self, parts: Sequence[Tensor]) -> Tensor:
         """Of the statistic."""
         return self.statistic.reduce(parts)
 

@@ -62,7 +62,7 @@ class Weight(NamedTuple):
 
 @runtime_checkable
 class Kernel(Protocol):
-    """How far a radius contracts: ``psi(0) = 1``, ``psi(q) = 1/2``, not increasing, in (0, 1]."""
+    """How far a radius contracts: ``psi(0) = 1``, ``psi(q) = 1/2``, not increasing, in (0, 1], or 0 for a step."""
 
     def __call__(self, u: Float[Tensor, "*T"], q: Float[Tensor, "*Q"]) -> Float[Tensor, "*T"]:
         """Contraction of the side on which a token has moved by ``u >= 0``; ``q > 0``, or infinite: then 1."""
@@ -83,12 +83,17 @@ class Scale(Protocol):
         """Optional fields of ``TokenBatch`` without which it cannot work."""
         ...
 
+    @property
+    def is_per_token(self) -> bool:
+        """True if q is one a token."""
+        ...
+
     def __call__(self, tokens: TokenBatch, stats: Statistics) -> Float[Tensor, "*Q"]:
         """q, one for all ``[]`` or one a token ``[T]``; >= 0, detached; 0 where nothing is to be gated."""
         ...
 
     def readings(self, stats: Statistics) -> dict[str, float]:
-        """Scope-wide numbers for the log: ``sat/q`` where q is one number."""
+        """Scope-wide numbers for the log: ``sat/q`` where q is one number, ``sat/q/<bin>`` where it is several."""
         ...
 
 

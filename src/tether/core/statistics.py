@@ -47,7 +47,7 @@ class Statistic(Protocol):
         ...
 
     def finish(self, reduced: Sofar) -> Tensor:
-        """The number, as a 0-dim tensor on the device (no sync)."""
+        """The answer, on the device (no sync): one number, several, or a table."""
         ...
 
 

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tether.core.rule import Kernel, Mark, PolicyTokens, Surrogate
@@ -95,6 +95,9 @@ class Contraction(NamedTuple):
     q: Float[Tensor, "*Q"]
     """The scale it is measured against, one for all or one a token; 0 gates nothing."""
     kernel: Kernel
+    meets: Bool[Tensor, "T"] | None = None
+    """Where the end that contracts is the one that the advantage meets; ``None``: u is of the clipped ratio itself, so
+    that the other end is out of reach and need not be told apart."""
 
 
 def contracted(
@@ -110,7 +113,8 @@ def contracted(
     q = torch.where(by.q > 0, by.q, math.inf)
     gate = by.u > q
     psi = by.kernel(by.u, q)
-    contraction = torch.maximum(psi, (~gate).to(psi.dtype))  # a select by a random mask takes twice as long
+    met = gate if by.meets is None else gate & by.meets
+    contraction = torch.maximum(psi, (~met).to(psi.dtype))  # a select by a random mask takes twice as long
     out = capped(gain, torch.lerp(tokens.advantage, plain, contraction))
     marks = {
         "sat/gate_fraction": Mark(gate, tokens.trainable),
@@ -145,27 +149,38 @@ def effective_radius(q: float, epsilon: tuple[float, float], kernel: Kernel) -> 
     >>> [round(x, 6) for x in effective_radius(0.02, (0.2, 0.2), Hill())]
     [0.039508, 0.040493]
     """
+    low, high = effective_radii(torch.tensor(q, dtype=torch.float64), epsilon, kernel)
+    return float(low), float(high)
+
+
+def effective_radii(
+    q: Float[Tensor, ""], epsilon: tuple[float, float], kernel: Kernel
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """``effective_radius`` without waiting for the device: two numbers in float64, where q is.
+
+    >>> from tether.core.kernels import Step
+    >>> low, high = effective_radii(torch.tensor(0.02), (0.2, 0.2), Step())
+    >>> round(low.item(), 6), round(high.item(), 6)
+    (0.019801, 0.020201)
+    """
     low, high = epsilon
-    if q <= 0.0:
-        return low, high
-    up = min(max(q, _root(q, high, kernel, upper=True)), math.log1p(high))
-    down = max(q, _root(q, low, kernel, upper=False))
-    if low < 1.0:
-        down = min(down, -math.log1p(-low))
-    return -math.expm1(-down), math.expm1(up)
+    q = torch.where(q > 0, q.detach().double(), math.inf)
+    down = torch.maximum(q, _root(q, low, kernel, upper=False))
+    up = torch.maximum(q, _root(q, high, kernel, upper=True))
+    return (-torch.expm1(-down)).clamp(max=low), torch.expm1(up).clamp(max=high)
 
 
-def _root(q: float, epsilon: float, kernel: Kernel, *, upper: bool) -> float:
+def _root(q: Float[Tensor, ""], epsilon: float, kernel: Kernel, *, upper: bool) -> Float[Tensor, ""]:
     """Where ``|e^(+-u) - 1| = epsilon psi(u; q)``: the left rises from 0, the right falls from epsilon.
 
     Each round asks at many places at once and keeps the interval between the last below and the first above.
     """
-    reference = torch.tensor(q, dtype=torch.float64)
-    low, high = 0.0, math.log1p(epsilon) if upper else (-math.log1p(-epsilon) if epsilon < 1 else 50.0)
-    shares = torch.linspace(0.0, 1.0, PLACES, dtype=torch.float64)
+    low = torch.zeros_like(q)
+    high = low + (math.log1p(epsilon) if upper else (-math.log1p(-epsilon) if epsilon < 1 else 50.0))
+    shares = torch.linspace(0.0, 1.0, PLACES, dtype=q.dtype, device=q.device)
     for _ in range(ROUNDS):
         u = low + (high - low) * shares
         moved = torch.expm1(u) if upper else -torch.expm1(-u)
-        first_above = int((moved[1:-1] < epsilon * kernel(u[1:-1], reference)).sum()) + 1
-        low, high = float(u[first_above - 1]), float(u[first_above])
+        last_below = (moved[1:-1] < epsilon * kernel(u[1:-1], q)).sum()
+        low, high = u.take(last_below), u.take(last_below + 1)  # u[last_below] waits for the device
     return 0.5 * (low + high)

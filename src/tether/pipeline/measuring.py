@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tether.core.algorithm import Algorithm
 from tether.core.loss import measure_scope, measure_traits
-from tether.core.measures import Measured
+from tether.core.statistics import Part
 from tether.core.memory import EdgeStatistics, Memory
 from tether.core.tokens import TokenBatch
 
@@ -30,7 +30,7 @@ class Measuring:
         self._needs = any(traits.needs for traits in algorithm.traits)
         self._memory = Memory()
 
-    def ahead(self, batches: Sequence[TokenBatch], preview: Callable[[], Sequence[Measured]]) -> EdgeStatistics | None:
+    def ahead(self, batches: Sequence[TokenBatch], preview: Callable[[], Sequence[Part]]) -> EdgeStatistics | None:
         """What holds for every micro-batch of the step; ``None``: each is measured with ``own``."""
         if not self._needs:
             return measure_scope(self._algorithm, [])
@@ -45,7 +45,7 @@ class Measuring:
         """A micro-batch's own statistics, at its forward pass."""
         return self._memory.averaged(measure_scope(self._algorithm, [(logp, tokens)]))
 
-    def step_size(self, measured: Sequence[Measured]) -> float:
+    def step_size(self, measured: Sequence[Part]) -> float:
         """Factor of the learning rate, over the whole step whatever the recipe's scope; this waits for the device."""
         chosen = self._algorithm.step_size
         if chosen is None:
@@ -53,7 +53,7 @@ class Measuring:
         level = self._algorithm.level
         return float(chosen(measure_traits([chosen.traits], level, measured)[chosen.traits.measured(level)]))
 
-    def keep(self, used: EdgeStatistics, measured: Sequence[Measured]) -> None:
+    def keep(self, used: EdgeStatistics, measured: Sequence[Part]) -> None:
         """Once an update is made: remember it for the next. ``used``: the statistics of its last micro-batch."""
         if not self._needs or self._algorithm.measure in ("micro-batch", "rank"):
             return

@@ -80,7 +80,7 @@ class Scorer:
         self, step: Step, weights: Mapping[str, Tensor] | None = None, dtype: torch.dtype | None = None
     ) -> Logps:
         named = {} if weights is None else _placed(self.policy.model, weights, dtype)
-        model = _Scoring(self.policy, self.temperature)
+        model = Scoring(self.policy, self.temperature)
         found: dict[str, Tensor] = {}
         with torch.no_grad():
             for micro_batch in step.micro_batches:
@@ -118,7 +118,7 @@ class Scorer:
         )
 
 
-class _Scoring(nn.Module):
+class Scoring(nn.Module):
     """The policy as a module, so that torch can put other tensors into the place of its parameters."""
 
     def __init__(self, policy: Policy, temperature: float) -> None:
@@ -132,7 +132,7 @@ class _Scoring(nn.Module):
 
 
 def _placed(model: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
-    """Weights for every parameter and buffer that they have, on the model's device, by the names of ``_Scoring``.
+    """Weights for every parameter and buffer that they have, on the model's device, by the names of ``Scoring``.
 
     Of tied weights only one name is given; torch puts its tensor into all places. A parameter without a weight would
     be scored as it is, so there must be none.

@@ -13,16 +13,20 @@ from torch import Tensor, nn
 
 from tether.core.algorithm import Algorithm
 from tether.core.loss import LossTerms, policy_loss
-from tether.core.measures import Measured, clipping, mismatch, staleness
+from tether.core.measures import observed
 from tether.core.memory import EdgeStatistics
 from tether.core.rule import PolicyTokens, Readable
+from tether.core.seen import Spans, spans
+from tether.core.statistics import Part
 from tether.core.tokens import TokenBatch
 from tether.errors import ConfigError, NonFiniteError, ResumeError, StalenessError
 from tether.models.policy import Policy
 from tether.models.sharing import PromptSharing, SharePrompt
+from tether.pipeline.average import WeightAverage
 from tether.pipeline.measuring import Measuring
 from tether.pipeline.nonfinite import explain
 from tether.pipeline.packing import MicroBatch, Step
+from tether.proximal.ewma import EWMAProximal
 from tether.records import Metric, Metrics
 
 
@@ -125,11 +129,14 @@ class Trainer:
         self._temperature = temperature
         self._total, self._allowed = limits
         self._measuring = Measuring(algorithm)
+        self._average: WeightAverage | None = None
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self._masters = [p if p.dtype == torch.float32 else p.detach().float() for p in self._parameters]
         self._optimizer = torch.optim.AdamW(
             self._masters, lr=options.lr, betas=options.betas, weight_decay=options.weight_decay
         )
+        if isinstance(algorithm.proximal, EWMAProximal):
+            self._average = WeightAverage(policy, algorithm.proximal, self._named_masters(), temperature)
 
     @property
     def sharing(self) -> PromptSharing | None:
@@ -141,8 +148,8 @@ class Trainer:
         if step.denominator.num_tokens == 0:
             return StepReport(updated=False, metrics={}, logp={}, staleness={})
         batches = [self._tokens(micro_batch) for micro_batch in step.micro_batches]
-        stale = staleness(batches)
-        self._check_staleness(stale)
+        reach = spans(batches)
+        self._check_staleness(reach)
         batches, terms, policies, scopes = self._differentiate(step, batches)
         norm = nn.utils.clip_grad_norm_(self._parameters, self._options.grad_clip)
         self._check_finite(step, batches, (terms, policies), norm)
@@ -150,14 +157,14 @@ class Trainer:
         step_size = self._measuring.step_size(measured)
         lr = self._update(step_size)
         self._measuring.keep(scopes[-1], measured)
+        followed = {} if self._average is None else self._average.follow(terms, batches)
         return StepReport(
             updated=True,
             metrics={
-                **stale,
-                **mismatch(measured),
-                **clipping(terms, step.denominator.num_tokens),
+                **observed(measured, terms, reach),
                 **self._policy_metrics(step, terms, policies),
                 **self._readings(step, scopes),
+                **followed,
                 "policy/grad_norm": Metric(float(norm)),
                 "policy/lr": Metric(lr),
                 **({} if self._algorithm.step_size is None else {"policy/step_size": Metric(step_size)}),
@@ -196,13 +203,12 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """Everything that the next update depends on; the tensors are live, for whoever writes them at once."""
-        names = [name for name, p in self.policy.model.named_parameters() if p.requires_grad]
-        masters = dict(zip(names, (m.detach() for m in self._masters), strict=True))
         return {
             "updates": self.updates,
-            "parameters": masters,
+            "parameters": {name: master.detach() for name, master in self._named_masters().items()},
             "optimizer": self._optimizer.state_dict(),
             "memory": self._measuring.state(),
+            "average": None if self._average is None else self._average.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -225,8 +231,19 @@ class Trainer:
         self._optimizer.load_state_dict(state["optimizer"])
         for group, options in zip(self._optimizer.param_groups, settings, strict=True):
             group.update(options)
-        self._measuring.restore(state["memory"])
+        self._measuring.restore(state.get("memory", {}))  # 0.2 and before remembered nothing
+        if self._average is not None:
+            if state.get("average") is None:
+                raise ResumeError(
+                    "proximal ewma goes on with the average of the run, and this checkpoint has none: resume with the "
+                    "proximal policy that the run had"
+                )
+            self._average.restore(state["average"])
         self.updates = int(state["updates"])
+
+    def _named_masters(self) -> dict[str, Tensor]:
+        names = [name for name, p in self.policy.model.named_parameters() if p.requires_grad]
+        return dict(zip(names, self._masters, strict=True))
 
     def _tokens(self, micro_batch: MicroBatch) -> TokenBatch:
         """The core's view of a micro-batch, staleness subtracted here and nowhere else."""
@@ -243,6 +260,7 @@ class Trainer:
             sequence=micro_batch.sequence,
             group=micro_batch.group,
             staleness=self.updates - micro_batch.version,
+            logp_average=None if self._average is None else self._average.logp(micro_batch.inputs),
             logp_reference=reference,
             entropy_behavior=micro_batch.entropy_behavior,
         )
@@ -253,7 +271,7 @@ class Trainer:
         anchored = replace(tokens, logp_anchor=logp.detach())
         return replace(anchored, logp_proximal=self._algorithm.proximal(anchored, logp.detach()))
 
-    def _preview(self, micro_batches: Sequence[MicroBatch], batches: Sequence[TokenBatch]) -> list[Measured]:
+    def _preview(self, micro_batches: Sequence[MicroBatch], batches: Sequence[TokenBatch]) -> list[Part]:
         """A forward pass of its own over the step, for statistics that all micro-batches need at once."""
         with torch.no_grad():
             logps = [self._forward(m, entropy=False).logp for m in micro_batches]
@@ -286,13 +304,12 @@ class Trainer:
         for parameter in self._parameters:
             parameter.grad = None
 
-    def _check_staleness(self, stale: Metrics) -> None:
-        largest = stale["staleness/max"].value
-        assert isinstance(largest, float)
-        if largest > self._allowed:
+    def _check_staleness(self, reach: Spans) -> None:
+        if reach.staleness is not None and reach.staleness.high > self._allowed:
             raise StalenessError(
-                f"a token of staleness {largest:.0f} reached the trainer at update {self.updates}, above the bound "
-                f"{self._allowed} printed at start; this is a fault of the pipeline: please report it with this run"
+                f"a token of staleness {reach.staleness.high} reached the trainer at update {self.updates}, above the "
+                f"bound {self._allowed} printed at start; this is a fault of the pipeline: please report it with this "
+                "run"
             )
 
     def _check_finite(

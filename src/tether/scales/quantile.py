@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -31,6 +31,9 @@ class Quantile:
     level: float = 0.9
     """Share of the scope's tokens that the gate leaves alone; fewer than 1 / (1 - level) tokens are never gated."""
 
+    inputs: ClassVar[tuple[str, ...]] = ()
+    is_per_token: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         AbsoluteQuantile(self.level)  # refuses a level outside (0, 1]
 
@@ -38,11 +41,6 @@ class Quantile:
     def needs(self) -> tuple[Statistic, ...]:
         """The quantile of |d|."""
         return (AbsoluteQuantile(self.level),)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Nothing beyond d."""
-        return ()
 
     def __call__(self, tokens: TokenBatch, stats: Statistics) -> Float[Tensor, ""]:
         """The one q of the scope."""
