@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from parity.batches import SEEDS, SPREADS, Batch, batch
-from parity.sides import Answer, Side, answer
+from parity.sides import Answer, Loss, Side, Tether, answer, unscaled
 
 TOLERANCE = 1e-6
 """Of numbers that are the same. Everything is float32, whose last digit is worth 6e-8."""
@@ -35,8 +35,14 @@ class Difference(NamedTuple):
 
     cause: str
     """In a sentence."""
-    explained: Side
-    """A side that does what the cause says: its numbers must be the other library's."""
+    explained: Loss
+    """A loss that does what the cause says: its numbers must be the other library's."""
+
+    @property
+    def remedy(self) -> str:
+        """The settings of tether's that give the other's numbers, if settings do."""
+        is_setting = isinstance(self.explained, Tether) and self.explained.scale is unscaled
+        return self.explained.settings if is_setting else ""
 
 
 def as_it_is(given: Batch) -> Batch:
@@ -75,7 +81,7 @@ class Case:
         return _gap(self.ours, batches, theirs), modelled
 
 
-def _gap(side: Side, batches: list[Batch], theirs: list[Answer]) -> Gap:
+def _gap(side: Loss, batches: list[Batch], theirs: list[Answer]) -> Gap:
     gaps = [_relative(answer(side, b), other) for b, other in zip(batches, theirs, strict=True)]
     return Gap(max(g.value for g in gaps), max(g.gradient for g in gaps))
 

@@ -16,9 +16,8 @@ HELD = (-20.0, 20.0)
 
 @dataclass(frozen=True)
 class Formula:
-    """A side by its formula."""
+    """A loss by its formula."""
 
-    settings: str
     of: Callable[[Batch, Tensor], Tensor]
 
     def loss(self, batch: Batch, logp: Tensor) -> Tensor:
@@ -34,11 +33,6 @@ class Clip:
     aggregation: str
     guard: Guard = HELD
     """Ends of the log-ratio."""
-
-    @property
-    def settings(self) -> str:
-        """What it is."""
-        return f"PPO at level {self.level}, guard {self.guard}"
 
     def loss(self, batch: Batch, logp: Tensor) -> Tensor:
         """As papers write it."""

@@ -51,7 +51,11 @@ def _losses(cases: tuple[Case, ...]) -> Iterator[tuple[str, ...]]:
     for case in cases:
         settings = (f"`{case.theirs.settings}`", f"`{case.ours.settings}`")
         gap = " / ".join(map(_number, case.gaps[0]))
-        yield case.method, NAMES[case.peer], *settings, gap, _verdict(case.difference and case.difference.cause)
+        yield case.method, NAMES[case.peer], *settings, gap, _verdict(*_why(case))
+
+
+def _why(case: Case) -> tuple[str, str]:
+    return ("", "") if case.difference is None else (case.difference.cause, case.difference.remedy)
 
 
 def _credits() -> Iterator[tuple[str, ...]]:
@@ -77,8 +81,9 @@ def _left_out() -> str:
     return "\n".join(["## Not compared", "", "The others have no such method, or tether has none.", "", *listed, ""])
 
 
-def _verdict(cause: str | None) -> str:
-    return f"**differs**: {cause}" if cause else "same"
+def _verdict(cause: str, remedy: str = "") -> str:
+    same_with = f" The same numbers in tether: `{remedy}`." if remedy else ""
+    return f"**differs**: {cause}{same_with}" if cause else "same"
 
 
 def _number(gap: float) -> str:

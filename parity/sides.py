@@ -1,4 +1,4 @@
-"""A side is a loss of ``logp``: tether's, or that of another library, each with its settings."""
+"""Losses of ``logp``: tether's, or those of another library, with their settings."""
 
 from __future__ import annotations
 
@@ -23,20 +23,24 @@ class Answer(NamedTuple):
     """In ``logp``, ``[B, T]``."""
 
 
-class Side(Protocol):
-    """A loss with its settings."""
-
-    @property
-    def settings(self) -> str:
-        """As one would write them, for the table."""
-        ...
+class Loss(Protocol):
+    """A loss of ``logp``."""
 
     def loss(self, batch: Batch, logp: Tensor) -> Tensor:
         """What is minimized, differentiable in ``logp``."""
         ...
 
 
-def answer(side: Side, batch: Batch) -> Answer:
+class Side(Loss, Protocol):
+    """A library's loss with its settings."""
+
+    @property
+    def settings(self) -> str:
+        """As one would write them, for the table."""
+        ...
+
+
+def answer(side: Loss, batch: Batch) -> Answer:
     """Value and gradient."""
     logp = batch.logp.clone().requires_grad_()
     loss = side.loss(batch, logp)

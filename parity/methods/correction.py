@@ -109,7 +109,7 @@ WEIGHTS = (
         difference=Difference(
             "TRL drops every response whose product of weights exceeds 3 and gives all others that product; tether's "
             "tis truncates token by token.",
-            Formula("w 1[w <= 3], w = product of anchor / behavior", _product_at_most_3),
+            Formula(_product_at_most_3),
         ),
     ),
     Case(
@@ -136,7 +136,7 @@ WEIGHTS = (
         difference=Difference(
             "TRL differentiates the response's ratio as a mean, so that every token's gradient has the mean of the "
             "weights; in tether, as in verl, it has its own. The values are the same.",
-            Formula("GSPO, broadcast", _mean_weight),
+            Formula(_mean_weight),
         ),
     ),
 )
@@ -173,7 +173,7 @@ MASKS = (
         theirs=_bypass("seq-mean-token-mean", "token_k1", "0.5_2.0"),
         difference=Difference(
             "verl divides a response by its tokens that the mask has left, tether by all of them.",
-            Formula("PPO over the tokens left", _left_by_the_mask),
+            Formula(_left_by_the_mask),
         ),
     ),
     Case(

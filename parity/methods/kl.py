@@ -58,7 +58,7 @@ CASES = (
         theirs=_trl(),
         difference=Difference(
             "TRL multiplies the estimate by the ratio, with gradient, unless told not to: DeepSeek-V3.2's way.",
-            Formula("PPO + 0.5 r k3", _ratio_times_k3),
+            Formula(_ratio_times_k3),
         ),
     ),
 )

@@ -53,7 +53,7 @@ CASES = (
         theirs=TRL({"loss_type": "cispo", "epsilon_high": 0.2}),
         difference=Difference(
             "TRL's epsilon_high is the cap itself, tether's and verl's is its distance from 1.",
-            Formula("weight min(r, 0.2)", _capped_at_a_fifth),
+            Formula(_capped_at_a_fifth),
         ),
     ),
     Case(
@@ -79,7 +79,7 @@ CASES = (
         difference=Difference(
             "TRL multiplies the truncated weights of a response into W, which phi then fades; in tether they stand "
             "beside phi.",
-            Formula("phi(W), W = product of pi / anchor and of the weights", _weights_inside),
+            Formula(_weights_inside),
         ),
     ),
 )
