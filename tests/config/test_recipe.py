@@ -52,10 +52,11 @@ def test_an_unknown_key_lists_the_known_ones(setting, message):
     ("setting", "message"),
     [
         ("algorithm.rule=stat", "no rule 'stat'; there are "),
-        ("algorithm.preset=sat", "no preset 'sat'; there are grpo, dr-grpo"),
+        ("algorithm.preset=sat", "no preset 'sat'; close to it are sat-grpo, sat-gspo, sat-grpo-r3"),
+        ("algorithm.preset=q", "no preset 'q'; close to it are grpo, gspo, grpo-tis"),
         ("algorithm.aggregation=mean", "no aggregation 'mean'; there are seq-mean-token-mean"),
         ("algorithm.advantage=gae", "no advantage 'gae'; there are dr-grpo, grpo, rloo"),
-        ("algorithm.proximal=old", "no proximal 'old'; there are anchor, rollout"),
+        ("algorithm.proximal=oldest", "no proximal 'oldest'; there are a3po, anchor, ewma, old, rollout"),
         ('algorithm.kl={name="k4"}', "no kl 'k4'; there are k1, k2, k3, low_var_kl"),
         ("algorithm.rule.kernel=gauss", "no kernel 'gauss'; there"),
         ('algorithm.corrections=["rs"]', "no correction 'rs'; there"),
@@ -164,7 +165,8 @@ def test_settings_that_cannot_work_together_are_refused(settings, message):
 
 def test_a_group_of_one_is_allowed_where_its_reward_is_taken_as_it_is():
     for single in ("raw", "zero"):
-        assert load(settings=["pipeline.group_size=1", f"algorithm.advantage.single={single}"])
+        one = ["algorithm.preset=grpo", "pipeline.group_size=1", f"algorithm.advantage.single={single}"]
+        assert load(settings=one)
 
 
 def test_a_required_key_that_is_missing_is_named(tmp_path):
@@ -245,7 +247,7 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", ["grpo", "dr-grpo", "gspo", "sat-grpo", "sat-gspo"])
 def test_any_key_of_a_preset_can_be_overridden(name):
     for key, before in leaves(preset(name)).items():
         change = OTHER[key]
@@ -260,9 +262,10 @@ def test_any_key_of_a_preset_can_be_overridden(name):
 
 
 def test_the_proximal_of_a_preset_can_be_overridden_together_with_its_correction():
-    after = load(settings=["algorithm.corrections=[{name='tis', cap=3}]", "algorithm.proximal=anchor"]).resolved()
+    chosen = ["algorithm.preset=gspo", "algorithm.corrections=[{name='tis', cap=3}]", "algorithm.proximal=anchor"]
+    after = load(settings=chosen).resolved()
     assert after["algorithm"]["proximal"] == {"name": "anchor"}
-    assert after["algorithm"]["corrections"] == [{"name": "tis", "cap": 3.0}]
+    assert after["algorithm"]["corrections"] == [{"name": "tis", "cap": 3.0, "level": "recipe"}]
 
 
 def test_naming_another_plugin_discards_the_options_of_the_one_before():
