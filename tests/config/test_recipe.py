@@ -53,7 +53,7 @@ def test_an_unknown_key_lists_the_known_ones(setting, message):
     [
         ("algorithm.rule=stat", "no rule 'stat'; there are "),
         ("algorithm.preset=sat", "no preset 'sat'; close to it are sat-grpo, sat-gspo, sat-grpo-r3"),
-        ("algorithm.preset=q", "no preset 'q'; close to it are grpo, gspo, grpo-tis"),
+        ("algorithm.preset=zzz", "no preset 'zzz'; close to it are grpo, gspo, grpo-tis"),
         ("algorithm.aggregation=mean", "no aggregation 'mean'; there are seq-mean-token-mean"),
         ("algorithm.advantage=gae", "no advantage 'gae'; there are dr-grpo, grpo, rloo"),
         ("algorithm.proximal=oldest", "no proximal 'oldest'; there are a3po, anchor, ewma, old, rollout"),
