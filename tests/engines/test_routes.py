@@ -18,7 +18,7 @@ from tether.ports import GenerationRequest
 from tether.records import NO_EXPERT, Completion, Experts
 from tether.weights.memory import MemoryStore
 
-KINDS = ["moe", "eager", "plain-gates", "some-dense", "mixtral", "olmoe", "gpt-oss"]
+KINDS = ["moe", "eager", "plain-gates", "some-dense", "mixtral", "olmoe", "gpt-oss", "deepseek"]
 
 
 def asked(count: int) -> list[GenerationRequest]:
@@ -108,7 +108,7 @@ def test_a_token_after_an_update_has_the_route_of_the_new_weights() -> None:
     assert (first[read_by_old:-1] != new[read_by_old:-1]).mean() < (first[read_by_old:-1] != old[read_by_old:-1]).mean()
 
 
-@pytest.mark.parametrize(("kind", "knows"), [("moe", True), ("mixtral", True), ("tied", False), ("sigmoid", False)])
+@pytest.mark.parametrize(("kind", "knows"), [("moe", True), ("mixtral", True), ("tied", False), ("noisy-gates", False)])
 def test_it_can_report_routes_of_models_whose_routers_are_known(kind: str, knows: bool) -> None:
     engine = engine_of(build(kind))
     assert engine.capabilities.routing is knows

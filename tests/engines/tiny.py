@@ -89,8 +89,10 @@ def build(kind: str = "moe", seed: int = 0, sharpness: float = 4.0) -> Any:
             sizes = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": CONTEXT}
             sizes["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4}
             model = hf.GptOssForCausalLM(hf.GptOssConfig(**body, **sizes))
-        case "sigmoid":
+        case "deepseek":
             model = hf.DeepseekV3ForCausalLM(_deepseek(shape))
+        case "noisy-gates":
+            model = hf.PhimoeForCausalLM(hf.PhimoeConfig(**body, num_local_experts=4))
         case "tied":
             model = hf.Qwen3ForCausalLM(hf.Qwen3Config(**body, tie_word_embeddings=True))
         case "sliding":
@@ -118,7 +120,7 @@ def _deepseek(shape: Mapping[str, Any]) -> Any:
         "topk_group": 1,
         "first_k_dense_replace": 0,
     }
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "moe_intermediate_size": 16, "num_hidden_layers": 2}
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "moe_intermediate_size": 16, "num_hidden_layers": 3}
     return hf.DeepseekV3Config(**shape, **heads, **experts, **sizes, max_position_embeddings=CONTEXT)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tether.replay.routing import gate
+from tether.replay.routing import Gates
 
 from .tables import Row, assert_close, inputs, label, rows
 
@@ -13,7 +13,7 @@ from .tables import Row, assert_close, inputs, label, rows
 def gates(logits: torch.Tensor, mask: list[int], *, renormalize: bool = True) -> torch.Tensor:
     """Over all experts, 0 outside the mask."""
     experts = torch.tensor([[e for e, chosen in enumerate(mask) if chosen]])
-    spread = torch.zeros(1, len(mask)).scatter(-1, experts, gate(logits[None], experts, renormalize=renormalize))
+    spread = torch.zeros(1, len(mask)).scatter(-1, experts, Gates(renormalize=renormalize)(logits[None], experts))
     return spread[0]
 
 

@@ -18,9 +18,17 @@ from tether.models import routers as routers_module
 from tether.models.policy import ModelInputs, Policy
 from tether.models.routers import RoutingShape, find_routers, replayable, routing_of
 from tether.records import NO_EXPERT
+from tether.replay.routing import Gates
 
-KINDS = ["moe", "eager", "plain-gates", "some-dense", "mixtral", "olmoe", "gpt-oss"]
-RENORMALIZED = {"moe": True, "plain-gates": False, "mixtral": True, "olmoe": False, "gpt-oss": True}
+KINDS = ["moe", "eager", "plain-gates", "some-dense", "mixtral", "olmoe", "gpt-oss", "deepseek"]
+GATES = {
+    "moe": Gates(),
+    "plain-gates": Gates(renormalize=False),
+    "mixtral": Gates(),
+    "olmoe": Gates(renormalize=False),
+    "gpt-oss": Gates(),
+    "deepseek": Gates(score="sigmoid", scale=2.5),
+}
 
 
 def inputs_of(rows: int = 3, length: int = 9, seed: int = 0) -> ModelInputs:
@@ -111,7 +119,7 @@ def test_the_routers_logits_outside_the_set_get_no_gradient() -> None:
         assert (gradient[:6].abs().sum(-1) > 0).all()
 
 
-@pytest.mark.parametrize("kind", ["moe", "plain-gates", "some-dense", "mixtral", "olmoe", "gpt-oss"])
+@pytest.mark.parametrize("kind", ["moe", "plain-gates", "some-dense", "mixtral", "olmoe", "gpt-oss", "deepseek"])
 def test_layers_computed_again_in_backward_take_the_routes_of_their_own_forward(kind: str) -> None:
     """Also when two forward passes with other routes, and one with none, ran before the first backward."""
     plain, again = Policy(loaded_of(kind)), Policy(loaded_of(kind), gradient_checkpointing=True)
@@ -187,8 +195,23 @@ def test_a_replay_leaves_nothing_behind() -> None:
     with torch.no_grad():
         before = logp(policy, inputs)
         logp(policy, replace(inputs, experts=some_routes(policy, inputs)))
+        assert all(vars(layer.mlp.gate)["_tether_replay"] is None for layer in policy.routers.layers)
         assert torch.equal(logp(policy, inputs), before)
-    assert all(vars(gate)["_tether_replay"] is None for gate in (layer.mlp.gate for layer in policy.routers.layers))
+
+
+def test_a_replay_that_broke_off_is_not_taken_up_by_the_next_pass() -> None:
+    policy, inputs = Policy(loaded_of("moe")), inputs_of()
+
+    def broken(*_: Any) -> None:
+        raise MemoryError
+
+    with torch.no_grad():
+        before = logp(policy, inputs)
+        hook = policy.routers.layers[1].self_attn.register_forward_hook(broken)
+        with pytest.raises(MemoryError):
+            logp(policy, replace(inputs, experts=some_routes(policy, inputs)))
+        hook.remove()
+        assert torch.equal(logp(policy, inputs), before)
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -223,10 +246,10 @@ def test_routes_of_another_shape_are_refused_by_the_name_of_the_axis(change: Any
         logp(policy, inputs)
 
 
-@pytest.mark.parametrize("kind", RENORMALIZED)
+@pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_a_routers_gates_are_is_found_out(kind: str, dtype: torch.dtype) -> None:
-    assert find_routers(build(kind).to(dtype)).renormalizes() is RENORMALIZED[kind]
+    assert find_routers(build(kind).to(dtype)).gates() == GATES[kind]
 
 
 def test_the_shape_of_routes_counts_the_layers_that_have_a_router() -> None:
@@ -239,13 +262,11 @@ def test_the_shape_of_routes_counts_the_layers_that_have_a_router() -> None:
     [
         ("tied", r"no router of a form that tether knows \(a dense model has none at all\)"),
         ("gpt2", "no router of a form that tether knows"),
-        ("sigmoid", "gates of its router DeepseekV3TopkRouter are no softmax"),
+        ("noisy-gates", "gates of its router PhimoeTopKRouter follow from its logits in no known way"),
     ],
 )
 def test_a_model_without_known_routers_says_so_and_refuses_routes(kind: str, reason: str) -> None:
-    loaded = loaded_of("tied") if kind == "sigmoid" else loaded_of(kind)
-    if kind == "sigmoid":
-        loaded = replace(loaded, model=build("sigmoid"))
+    loaded = loaded_of(kind)
     assert routing_of(loaded.model) is None
     policy, inputs = Policy(loaded), inputs_of()
     assert torch.isfinite(logp(policy, inputs)).all()
@@ -272,7 +293,7 @@ def test_a_model_in_which_a_replay_is_not_one_is_found(monkeypatch: pytest.Monke
         message = "routes reached 0 of 3 routers"
     else:
         gate.norm_topk_prob = False
-        message = "some of its routers renormalize"
+        message = "its routers do not all make the same of their logits"
     with pytest.raises(ModelError, match=message):
         replayable(model)
 

@@ -22,12 +22,14 @@ from tether.models.loading import LoadedModel, load_model
 from tether.models.policy import ModelInputs, Policy
 from tether.models.routers import find_routers
 from tether.models.sharing import PromptSharing
+from tether.pipeline.controller import Controller
 from tether.pipeline.learner import LocalLearner
 from tether.pipeline.masking import check_masks
 from tether.pipeline.packing import Step, pack
 from tether.pipeline.rollouts import Sampling, ask
 from tether.pipeline.routing import own_routes, with_routes
 from tether.pipeline.scoring import Scorer
+from tether.pipeline.selfcheck import Probe
 from tether.pipeline.snapshot import _NUMPY
 from tether.ports import GenerationRequest
 from tether.records import NO_EXPERT, Group, Prompt, Rollout
@@ -37,6 +39,7 @@ from tether.weights.memory import MemoryStore
 
 from .making import completion_of, group_of, random_groups, rollout_of
 from .small import Bench, algorithm_of, assert_same_gradient, loaded_of, off_policy
+from .test_selfcheck import run
 
 EAGER = PromptSharing(token_cost=1e6)
 """Shares whatever it costs."""
@@ -319,6 +322,36 @@ def test_masked_tokens_change_nothing_where_routes_are_replayed() -> None:
     (group,) = routed(random_groups(1, 1, 8), bench.loaded.model)
     check_masks(bench.trainer(), group.rollouts, 60, Routing())
     asyncio.run(learner_of(Routing(), bench).check_masks(group.rollouts))
+
+
+def test_the_check_of_masks_takes_the_routes_too() -> None:
+    bench = Bench(loaded_of("moe"))
+    (group,) = random_groups(1, 1, 8)
+    check_masks(bench.trainer(), group.rollouts, 60)
+    with pytest.raises(DataError, match="every token must have a recorded route"):
+        check_masks(bench.trainer(), group.rollouts, 60, Routing())
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_whole_run_replays_in_its_probe_its_checks_and_its_steps(tmp_path: Path, asks: bool) -> None:
+    """The run stops at its first publication if the probe's requests do not ask for the routes that are replayed."""
+
+    def replayed(controller: Controller) -> None:
+        learner, (probe,) = controller.loops.learner, controller.loops.publisher._checks
+        assert isinstance(learner, LocalLearner)
+        assert isinstance(probe, Probe)
+        learner.routing = Routing()
+        controller.loops.sampling = replace(controller.loops.sampling, routing=True)
+        probe.sampling = replace(probe.sampling, routing=asks)
+
+    if not asks:
+        with pytest.raises(DataError, match=r"in rollout 'probe/0' .* have none"):
+            run(tmp_path / "run", tamper=replayed)
+        return
+    view = run(tmp_path / "run", tamper=replayed)
+    assert [event.metrics["replay/unrouted_fraction"].value for event in view.of("step")] == [0.0, 0.0]
+    for event in view.of("check"):
+        assert event.metrics["probe/distance"].value <= event.metrics["probe/allowed"].value
 
 
 @pytest.mark.parametrize("routing", [False, True])

@@ -29,6 +29,7 @@ QUICK = (
     "pipeline.lag=1",
     "pipeline.prompts_per_step=2",
     "pipeline.group_size=4",
+    "algorithm.preset=sat-grpo",
     "eval.prompts=0",
     "checkpoint.every=0",
     "trainer.lr=2e-3",

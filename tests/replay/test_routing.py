@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tether.registry import REPLAYS
-from tether.replay.routing import Routing, gate, share_rerouted
+from tether.replay.routing import Gates, Routing, share_rerouted
 
 LOGITS = st.lists(st.floats(-50, 50, width=32), min_size=4, max_size=8)
 
@@ -25,7 +26,7 @@ def test_the_gates_of_the_top_k_are_those_of_the_model(row: list[float], renorma
     logits = torch.tensor([row])
     weight, experts = logits.softmax(-1).topk(2)
     wanted = weight / weight.sum(-1, keepdim=True) if renormalize else weight
-    torch.testing.assert_close(gate(logits, experts, renormalize=renormalize), wanted, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(Gates(renormalize=renormalize)(logits, experts), wanted, rtol=1e-5, atol=1e-7)
 
 
 @given(LOGITS, st.booleans())
@@ -35,7 +36,7 @@ def test_an_expert_outside_the_set_gets_a_gradient_only_where_gates_are_not_reno
     logits = torch.tensor([row], requires_grad=True)
     weight = torch.tensor([[1.0, -2.0]])
     (gradient,) = torch.autograd.grad(
-        (gate(logits, torch.tensor([[0, 2]]), renormalize=renormalize) * weight).sum(), logits
+        (Gates(renormalize=renormalize)(logits, torch.tensor([[0, 2]])) * weight).sum(), logits
     )
     outside = [e for e in range(len(row)) if e not in (0, 2)]
     if renormalize:
@@ -46,17 +47,29 @@ def test_an_expert_outside_the_set_gets_a_gradient_only_where_gates_are_not_reno
         torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-7)
 
 
-def test_experts_that_the_router_has_left_behind_do_not_underflow_together() -> None:
+@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+def test_experts_that_the_router_has_left_behind_do_not_underflow_together(score: Any) -> None:
     logits = torch.tensor([[500.0, 0.0, -300.0, -301.0]], requires_grad=True)
-    gates = gate(logits, torch.tensor([[2, 3]]), renormalize=True)
+    gates = Gates(score=score)(logits, torch.tensor([[2, 3]]))
     assert gates[0].tolist() == pytest.approx([1 / (1 + math.exp(-1)), 1 / (1 + math.exp(1))])
     (gradient,) = torch.autograd.grad(gates[0, 0], logits)
     assert gradient[0, 2] > 0.1
 
 
+@given(LOGITS, st.floats(0.5, 3.0))
+def test_renormalized_sigmoids_are_those_of_the_model(row: list[float], scale: float) -> None:
+    logits = torch.tensor([row])
+    experts = torch.tensor([[0, 3]])
+    weight = logits.double().sigmoid().gather(-1, experts)
+    wanted = (scale * weight / weight.sum(-1, keepdim=True)).float()
+    torch.testing.assert_close(Gates(score="sigmoid", scale=scale)(logits, experts), wanted, rtol=1e-5, atol=1e-6)
+    plain = Gates(score="sigmoid", scale=scale, renormalize=False)(logits, experts)
+    torch.testing.assert_close(plain, (scale * weight).float(), rtol=1e-5, atol=1e-6)
+
+
 def test_gates_are_float32_whatever_the_router_computes_in() -> None:
     logits = torch.tensor([[3.0, 1.0, 0.0]], dtype=torch.bfloat16)
-    assert gate(logits, torch.tensor([[0, 1]]), renormalize=True).dtype == torch.float32
+    assert Gates()(logits, torch.tensor([[0, 1]])).dtype == torch.float32
 
 
 def test_routes_are_compared_as_sets() -> None:

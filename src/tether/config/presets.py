@@ -204,7 +204,7 @@ _METHODS: dict[str, tuple[str, Table]] = {
     ),
     "sat-turn": ("SAT-GRPO with a q for each turn of tool use (ours)", _sat(scale={"name": "per-turn"})),
     "sat-staleness": ("SAT-GRPO with a q for each bin of staleness (ours)", _sat(scale={"name": "per-staleness"})),
-    "sat-absolute": ("SAT-GRPO with a q that is a constant (ours)", _sat(scale={"name": "absolute"})),
+    "sat-absolute": ("SAT-GRPO with a q that is a constant (ours)", _sat(scale={"name": "absolute", "value": 0.02})),
     "sat-bounded": ("SAT-GRPO with a floor and a ceiling for q (ours)", _sat(scale={"name": "bounded"})),
     "sat-ema": ("SAT-GRPO with the running average of q (ours)", _sat(scale={"name": "ema"})),
     "sat-edge": (

@@ -1,9 +1,9 @@
 """The routers of a mixture of experts: found by their form, listened to and overruled by hooks.
 
 The model's own files stay as they are. A router is a module that has ``top_k`` and a weight of a row an expert, and
-returns logits ``[N, E]``, gates ``[N, k]`` and the experts ``[N, k]`` it chose, as those of Qwen3-MoE, Mixtral, OLMoE
-and gpt-oss do in transformers. What its gates are is tried, and so is whether a replay of its own choice changes
-nothing.
+returns logits ``[N, E]``, gates ``[N, k]`` and the experts ``[N, k]`` it chose, as those of Qwen3-MoE, Mixtral, OLMoE,
+gpt-oss and DeepSeek-V3 do in transformers. What its gates are is tried, and so is whether a replay of its own choice
+changes nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from tether.errors import ModelError
 from tether.records import NO_EXPERT
-from tether.replay.routing import gate
+from tether.replay.routing import Gates
 
 KEYWORD = "tether_replay"
 """Under which a forward pass hands its routes down to the layers."""
 GATE_TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
-"""Largest difference between a router's gates and ours, for logits within -1 .. 1."""
+"""Largest difference between a router's gates and ours, relative to the largest, for logits within -1 .. 1."""
 REPLAY_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 """Largest difference of a hidden state, relative to the largest, when the routers' own choice is replayed."""
 
@@ -98,7 +98,7 @@ class Routers:
             raise ModelError(f"routes reached {replay.num_used} of {self.shape.num_layers} routers")
         return hidden
 
-    def enable(self, *, renormalize: bool) -> None:
+    def enable(self, gates: Gates) -> None:
         """Hang up the hooks that replay, unless they hang; without routes they do nothing, and so they stay."""
         if getattr(self.layers, "_tether_replays", False):
             return
@@ -107,14 +107,14 @@ class Routers:
             name = self.places.get(index)
             layer.register_forward_pre_hook(partial(_hand_over, name, numbers.get(index, -1)), with_kwargs=True)
             if name is not None:
-                layer.get_submodule(name).register_forward_hook(partial(_overrule, renormalize))
+                layer.get_submodule(name).register_forward_hook(partial(_overrule, gates))
         self.layers._tether_replays = True  # type: ignore[assignment]  # on the module: a copy of it has the hooks too
 
-    def renormalizes(self) -> bool:
-        """Whether gates are a softmax over the chosen experts, else one over all; an error if neither."""
-        kinds = {_renormalizes(self.layers[layer].get_submodule(name)) for layer, name in self.places.items()}
+    def gates(self) -> Gates:
+        """What its routers make of their logits; ``ModelError`` if that is of no known form."""
+        kinds = {_gates_of(self.layers[layer].get_submodule(name)) for layer, name in self.places.items()}
         if len(kinds) > 1:
-            raise ModelError("some of its routers renormalize the gates of the chosen experts and some do not")
+            raise ModelError("its routers do not all make the same of their logits")
         return kinds.pop()
 
     def _check(self, experts: Tensor, input_ids: Tensor) -> None:
@@ -156,7 +156,7 @@ def routing_of(model: Any) -> RoutingShape | None:
     """The shape of a model's routes; ``None`` for a dense model, or one whose routers are of no known form."""
     try:
         routers = find_routers(model)
-        routers.renormalizes()
+        routers.gates()
     except ModelError:
         return None
     return routers.shape
@@ -166,7 +166,7 @@ def replayable(model: Any) -> Routers:
     """Routers ready to be overruled; ``ModelError`` with the reason if a replay of their own choice is not the model's
     own forward pass, or the replay of another choice is."""
     routers = find_routers(model)
-    routers.enable(renormalize=routers.renormalizes())
+    routers.enable(routers.gates())
     try:
         own, other = _probe(routers)
     except ModelError:
@@ -197,21 +197,30 @@ def _place(base: nn.Module, name: str) -> tuple[str, int, str]:
 
 
 @torch.no_grad()
-def _renormalizes(router: Any) -> bool:
-    """Tried on hidden states for which logits lie within -1 .. 1: there the two kinds of gates are far apart."""
+def _gates_of(router: Any) -> Gates:
+    """Tried on hidden states for which logits lie within -1 .. 1: there the forms are far apart."""
     weight, kind = router.weight, type(router).__name__
     hidden = torch.arange(16 * weight.shape[1], device=weight.device, dtype=torch.float32).view(16, -1).mul_(0.7).sin_()
+    scales = sorted({1.0, float(getattr(router, "routed_scaling_factor", 1.0))})
+    forms = [
+        Gates(score=score, renormalize=renormalize, scale=scale)
+        for score in ("softmax", "sigmoid")
+        for renormalize in (True, False)
+        for scale in scales
+    ]
     try:
-        scale = router(hidden.to(weight.dtype))[0].abs().max().clamp(min=1e-6)
-        logits, gates, experts = router((hidden / scale).to(weight.dtype))
-        gaps = {r: float((gate(logits, experts, renormalize=r) - gates).abs().max()) for r in (True, False)}
+        largest = router(hidden.to(weight.dtype))[0].abs().max().clamp(min=1e-6)
+        logits, own, experts = router((hidden / largest).to(weight.dtype))
+        gaps = {form: float((form(logits, experts) - own).abs().max() / own.abs().max()) for form in forms}
     except Exception as error:  # a model's own code, called on its own
         raise ModelError(
             f"its router {kind} does not return logits, gates and experts ({type(error).__name__}: {error})"
         ) from error
-    best = min(gaps, key=lambda renormalize: gaps[renormalize])
+    best = min(forms, key=lambda form: gaps[form])
     if not gaps[best] <= GATE_TOLERANCE.get(weight.dtype, GATE_TOLERANCE[torch.bfloat16]):
-        raise ModelError(f"the gates of its router {kind} are no softmax of its logits (gap {gaps[best]:.2g})")
+        raise ModelError(
+            f"the gates of its router {kind} follow from its logits in no known way (relative gap {gaps[best]:.2g})"
+        )
     return best
 
 
@@ -246,13 +255,13 @@ def _hand_over(name: str | None, number: int, layer: nn.Module, given: Any, keyw
     return given, {key: value for key, value in keywords.items() if key != KEYWORD}
 
 
-def _overrule(renormalize: bool, router: Any, given: Any, output: Any) -> Any:
+def _overrule(gates: Gates, router: Any, given: Any, output: Any) -> Any:
     """After a router: the experts that lie there instead of its own, with the gates of its logits."""
     if router._tether_replay is None:
         return output
     (replay, number), router._tether_replay = router._tether_replay, None
     replay.num_used += 1
-    logits, gates, own = output
+    logits, own_gates, own = output
     experts = replay.experts[:, :, number].reshape(own.shape).to(own.dtype)
     chosen = torch.where((experts == NO_EXPERT).any(-1, keepdim=True), own, experts)
-    return logits, gate(logits, chosen, renormalize=renormalize).to(gates.dtype), chosen
+    return logits, gates(logits, chosen).to(own_gates.dtype), chosen

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from tether.records import NO_EXPERT
 from tether.registry import REPLAYS
@@ -23,30 +24,47 @@ class Routing:
     R3, rollout routing replay (arXiv:2510.11370). ``I`` is the set of experts that the engine's router chose for a
     token in a layer, ``z`` are the trainer's router logits of this moment. The gradient reaches the ``z`` inside ``I``,
     as a softmax's does, and none outside. It changes the logits of the model, hence every log-probability of the
-    policy being trained; the reference of a KL penalty keeps its own routes. ``[N, E], [N, k] -> [N, k]``.
+    policy being trained; the reference of a KL penalty keeps its own routes. Where a model's own gates are others, so
+    are these: see ``Gates``.
 
-    >>> import torch
     >>> Routing().missing
     'error'
-    >>> z = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
-    >>> gate(z, torch.tensor([[0, 2]]), renormalize=True)
-    tensor([[0.8808, 0.1192]])
     """
 
     missing: Literal["error", "own"] = "error"
     """A token without a recorded route: an error, or it takes the trainer's own route and is counted."""
 
 
-def gate(logits: Float[Tensor, "N E"], experts: Int64[Tensor, "N k"], *, renormalize: bool) -> Float[Tensor, "N k"]:
-    """Weights, float32, of the given experts under these router logits.
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """What a family of models makes of its router's logits, for given experts: as it does for its own choice.
 
-    With ``renormalize`` a softmax over the given ones alone (Mixtral, and Qwen3-MoE with ``norm_topk_prob``), whose
-    largest logit is subtracted first: experts that the router has left behind do not underflow together. Else a softmax
-    over all, of which the given are picked. Each is what its model does for its own choice.
+    Renormalized, the weights of the given experts add up to ``scale``: a softmax over them alone, of the logits ``z``
+    (Mixtral, and Qwen3-MoE with ``norm_topk_prob``), or of ``log sigmoid(z)``, which is ``sigmoid(z)`` divided by its
+    sum (DeepSeek-V3). The largest is subtracted first, so experts that the router has left behind do not underflow
+    together. Not renormalized: a softmax over all, or the sigmoids, of which the given are picked.
+    ``[N, E], [N, k] -> [N, k]``, float32.
+
+    >>> import torch
+    >>> z, experts = torch.tensor([[2.0, 1.0, 0.0, -1.0]]), torch.tensor([[0, 2]])
+    >>> Gates()(z, experts), Gates(renormalize=False)(z, experts)
+    (tensor([[0.8808, 0.1192]]), tensor([[0.6439, 0.0871]]))
     """
-    if renormalize:
-        return logits.float().gather(-1, experts).softmax(-1)
-    return logits.float().softmax(-1).gather(-1, experts)
+
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    """What it makes of a logit."""
+    renormalize: bool = True
+    """Whether only the given experts share the weight."""
+    scale: float = 1.0
+    """Times which the gates are taken."""
+
+    def __call__(self, logits: Float[Tensor, "N E"], experts: Int64[Tensor, "N k"]) -> Float[Tensor, "N k"]:
+        """Weights of the experts; differentiable in the logits."""
+        z = logits.float()
+        if self.renormalize:
+            return self.scale * (logsigmoid(z) if self.score == "sigmoid" else z).gather(-1, experts).softmax(-1)
+        return self.scale * (z.sigmoid() if self.score == "sigmoid" else z.softmax(-1)).gather(-1, experts)
 
 
 def share_rerouted(one: NDArray[np.integer], other: NDArray[np.integer]) -> float:
