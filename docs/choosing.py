@@ -42,7 +42,7 @@ SEEN: Final[Mapping[str, str]] = {
     "sapo": "A smooth hill: it fades on both sides, pull-back included.",
     "sat": "Near ratio 1: the smaller q, the sooner an outward token is cut. Pull-back stays whole.",
     "sat-edge": "q = 0.1, r = pi / proximal. A token that the proximal has carried away from the data is cut sooner.",
-    "spo": "Outward tokens are pushed back beyond 0.8 and 1.2, without bound: the line leaves the picture.",
+    "spo": "Outward tokens are pushed back beyond 0.8 and 1.2; the left line goes on to -1880, outside the picture.",
     "tis-reinforce": "No token loses its gradient; it is held at 5.",
     "topr": "A > 0: weight 1 whatever the ratio. A < 0: never more than 1.",
     "up": "A > 0: weight 1 whatever the ratio. A < 0: PPO with the dual clip at 3.",
