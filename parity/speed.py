@@ -21,10 +21,10 @@ from datetime import date
 from typing import Any, NamedTuple
 
 import torch
-from parity.batches import Batch
-from parity.verl_side import OFF, Verl
 from torch import Tensor
 
+from parity.batches import Batch
+from parity.verl_side import OFF, Verl
 from tether import Algorithm, PolicyTokens, measure_scope, policy_loss
 from tether.config.bind import bind
 from tether.config.presets import preset
@@ -118,11 +118,11 @@ def ours(name: str, given: Batch) -> Callable[[], None]:
 
 def theirs(side: Verl, given: Batch) -> Callable[[], None]:
     """verl's loss, with the correction that its trainer makes."""
-    logp = given.logp.clone().requires_grad_()
+    loss, logp = side.prepared(given), given.logp.clone().requires_grad_()
 
     def work() -> None:
         logp.grad = None
-        side.loss(given, logp).backward()
+        loss(logp).backward()
 
     return work
 
@@ -146,7 +146,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     given = batch()
     print(
-        f"{date.today()}, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, {torch.get_num_threads()} thread(s)\n"
+        f"{date.today()}, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, "
+        f"{torch.get_num_threads()} thread(s)\n"
         f"{RESPONSES:,} x {TOKENS:,} tokens without padding, CPU ms, medians of {ROUNDS} turns"
     )
     print(f"{'preset':14s} {'verl':>12s} {'tether ms':>10s} {'verl ms':>8s} {'tether/verl':>12s}")
