@@ -12,6 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import hardtanh
 
 from tether.core.tokens import TokenBatch, per_sequence_mean, per_sequence_sum
 
@@ -48,7 +49,18 @@ def log_ratio(logp: Float[Tensor, "T"], reference: Float[Tensor, "T"]) -> Float[
     >>> log_ratio(torch.tensor([-1.0]), torch.tensor([-95.0]))
     tensor([20.])
     """
-    return (logp.float() - reference.float()).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return guarded(logp.float() - reference.float())
+
+
+def guarded(d: Float[Tensor, "T"]) -> Float[Tensor, "T"]:
+    """Held within the guard; at it and beyond the gradient is zero.
+
+    >>> import torch
+    >>> guarded(torch.tensor([-25.0, 0.5]))
+    tensor([-20.0000,   0.5000])
+    """
+    # not clamp, which is the same forward: its backward reads the tokens four times, this one's once
+    return hardtanh(d, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
 def beyond_guard(logp: Float[Tensor, "T"], reference: Float[Tensor, "T"]) -> Bool[Tensor, "T"]:
@@ -77,7 +89,7 @@ def edge_log_ratio(edge: Edge, logp: Float[Tensor, "T"], tokens: TokenBatch, lev
     moved = of_response(above.detach().float() - below.float(), tokens)
     if above.requires_grad:
         moved = moved + (above.float() - above.detach().float())
-    return moved.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return guarded(moved)
 
 
 def logp_of(policy: Policy, logp: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor, "T"]:
