@@ -33,9 +33,9 @@ def cost_of(work: Work) -> Cost:
     return Cost(time.perf_counter() - wall_s, time.process_time() - cpu_s)
 
 
-def in_turns(works: Mapping[str, Work], rounds: int) -> dict[str, list[Cost]]:
-    """Every work once to warm up, then ``rounds`` times one after the other."""
-    for work in works.values():
+def in_turns(works: Mapping[str, Work], rounds: int, *, warm: bool = True) -> dict[str, list[Cost]]:
+    """Every work once to warm up, unless it is long, then ``rounds`` times one after the other."""
+    for work in works.values() if warm else ():
         work()
     turns = [{name: cost_of(work) for name, work in works.items()} for _ in range(rounds)]
     return {name: [turn[name] for turn in turns] for name in works}

@@ -1,7 +1,7 @@
 """What a whole-step statistic costs: one forward without gradient, against the forward and backward of the same step.
 
-Prints the ratio for a step of one micro-batch (where the step's own forward serves) and of several, and the time of the
-exact quantile against ``torch.quantile`` and ``kthvalue`` on the same numbers.
+Prints the ratio for a step of one micro-batch (where the step's own forward serves) and of several. The exact quantile
+itself: ``quantile.py``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from datetime import date
 import torch
 
 from tether.config.recipe import load
-from tether.core.examples import tokens_of
-from tether.core.statistics import AbsoluteQuantile, measure
 from tether.models.loading import load_model
 from tether.models.policy import Policy
 from tether.pipeline.packing import pack
@@ -78,26 +76,6 @@ def step_times() -> None:
         )
 
 
-def quantile_times(size: int = 4_000_000) -> None:
-    tokens, d = tokens_of(log_ratio=[0.0], advantage=[0.0])
-    d = torch.randn(size) * 0.05
-    many = type(tokens)(
-        **{
-            name: torch.zeros(size, dtype=getattr(tokens, name).dtype)
-            for name in ("logp_behavior", "logp_proximal", "advantage", "sequence", "group", "staleness")
-        },
-        trainable=torch.ones(size, dtype=torch.bool),
-    )
-    ours = median_seconds(lambda: measure([(d, many)], [AbsoluteQuantile(0.9)]), 3)
-    peer = median_seconds(lambda: torch.quantile(d.abs(), 0.9, interpolation="higher"), 3)
-    kth = median_seconds(lambda: d.abs().kthvalue(int(0.9 * size)), 3)
-    print(
-        f"quantile of {size:,} tokens: histogram {ours * 1e3:.0f} ms, torch.quantile {peer * 1e3:.0f} ms "
-        f"(ratio {ours / peer:.2f}), kthvalue {kth * 1e3:.0f} ms (ratio {ours / kth:.2f})"
-    )
-
-
 if __name__ == "__main__":
     print(f"{date.today()}, {platform.processor() or platform.machine()}, {torch.get_num_threads()} torch threads")
     step_times()
-    quantile_times()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,16 +51,24 @@ class Verl:
 
     def loss(self, batch: Batch, logp: Tensor) -> Tensor:
         """Policy loss, and the KL loss if it is used."""
+        return self.prepared(batch)(logp)
+
+    def prepared(self, batch: Batch) -> Callable[[Tensor], Tensor]:
+        """The loss with settings bound and counts taken; what the trainer corrects by is made anew at every call."""
         correction = RolloutCorrectionConfig(**(self.rollout_correction or {}))
         policy_loss = PolicyLossConfig(loss_mode=self.name, rollout_correction=correction)
         config = ActorConfig(strategy="fsdp", rollout_n=1, use_dynamic_bsz=True, policy_loss=policy_loss, **self.actor)
-        old, mask, weights = self._corrected(batch)
+        _, mask, _ = self._corrected(batch)
         config.global_batch_info.update(  # counts as verl's engines and trainer hand them to the worker
             dp_size=1,
             batch_num_tokens=int(mask.sum()),
             global_batch_size=len(mask),
             loss_scale_factor=config.loss_scale_factor,
         )
+        return partial(self._loss, config, batch)
+
+    def _loss(self, config: ActorConfig, batch: Batch, logp: Tensor) -> Tensor:
+        old, mask, weights = self._corrected(batch)
         loss, _ = core_algos.get_policy_loss_fn(self.name)(
             old_log_prob=old,
             log_prob=logp,

@@ -47,10 +47,10 @@ def test_only_edges_that_hold_the_current_policy_carry_gradient(triangle, level)
 
 
 def test_guard_holds_value_kills_gradient_and_counts():
-    d = torch.tensor([-1000.0, -20.0, 0.0, 20.0, 20.5], requires_grad=True)
+    d = torch.tensor([-1000.0, -19.5, 0.0, 19.5, 20.5], requires_grad=True)
     held = log_ratio(d, torch.zeros(5))
     held.sum().backward()
-    assert held.tolist() == [-LOG_RATIO_LIMIT, -20.0, 0.0, 20.0, LOG_RATIO_LIMIT]
+    assert held.tolist() == [-LOG_RATIO_LIMIT, -19.5, 0.0, 19.5, LOG_RATIO_LIMIT]
     assert d.grad.tolist() == [0.0, 1.0, 1.0, 1.0, 0.0]
     assert beyond_guard(d, torch.zeros(5)).tolist() == [True, False, False, False, True]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from fractions import Fraction
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tether.core import stretches
 from tether.core.binned_quantile import BinnedQuantile
 from tether.core.group_expectation import GroupExpectation
 from tether.core.statistics import AbsoluteQuantile, Statistic, Statistics, measure
@@ -66,6 +68,17 @@ def test_any_split_and_order_gives_the_same_bits(statistic: Statistic, drawn, se
     parts = [(d[place == i], tokens.select(place == i)) for i in range(pieces)]
     parts = [parts[i] for i in torch.randperm(pieces, generator=noise)]
     assert measure(parts, [statistic])[statistic].equal(whole)
+
+
+@everyone
+@given(drawn=batches(), length=st.integers(1, 9))
+@settings(max_examples=15)
+def test_any_length_of_a_stretch_gives_the_same_bits(statistic: Statistic, drawn, length):
+    tokens, logp = drawn
+    d = logp - tokens.logp_behavior
+    whole = measure([(d, tokens)], [statistic])[statistic]
+    with mock.patch.object(stretches, "CPU_STRETCH", length):
+        assert measure([(d, tokens)], [statistic])[statistic].equal(whole)
 
 
 @everyone

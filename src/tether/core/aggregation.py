@@ -107,7 +107,7 @@ class SeqMeanTokenMean:
 
     def __call__(self, tokens: TokenBatch, denominator: Denominator) -> Float[Tensor, "T"]:
         """1 / (S T_b)."""
-        return 1.0 / (response_length(tokens) * max(denominator.num_sequences, 1))
+        return response_length(tokens).mul_(max(denominator.num_sequences, 1)).reciprocal_()
 
 
 @AGGREGATIONS.register("seq-mean-token-sum-norm")

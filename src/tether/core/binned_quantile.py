@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from tether.core.proximal import provided
 from tether.core.statistics import LOW_BITS, Sofar
+from tether.core.stretches import in_stretches, stretches
 from tether.core.tokens import TokenBatch
 
 By = Literal["turn", "staleness"]
@@ -69,7 +70,12 @@ class BinnedQuantile:
 
     def bins(self, tokens: TokenBatch) -> Int64[Tensor, "T"]:
         """The bin of every token."""
-        place = provided(tokens.turn, "turn") if self.by == "turn" else tokens.staleness
+        return in_stretches(self._bins, self._place_of(tokens))
+
+    def _place_of(self, tokens: TokenBatch) -> Int[Tensor, "T"]:
+        return provided(tokens.turn, "turn") if self.by == "turn" else tokens.staleness
+
+    def _bins(self, place: Int[Tensor, "_"]) -> Int64[Tensor, "_"]:
         bins = torch.zeros_like(place, dtype=torch.int8)
         for edge in self.edges:  # not bucketize: handing it the edges waits for the device
             bins.add_(place >= edge)
@@ -77,14 +83,17 @@ class BinnedQuantile:
 
     def local(self, d: Float[Tensor, "T"], tokens: TokenBatch, sofar: Sofar) -> Int64[Tensor, "bins counts"]:
         """Counts of trainable |d| by bin and upper bits; then, in each bin's bucket of its answer, by lower bits."""
-        bits = d.detach().float().abs().view(torch.int32).long()
-        bins, counted = self.bins(tokens), tokens.trainable
-        upper = bits >> LOW_BITS
-        if not sofar:
-            return self._counts(bins, upper, counted, 1 << (31 - LOW_BITS))
-        bucket, _ = self._place(sofar[0])
-        inside = counted & (upper == bucket.squeeze(1).index_select(0, bins))
-        return self._counts(bins, bits & ((1 << LOW_BITS) - 1), inside, 1 << LOW_BITS)
+        bucket = self._place(sofar[0])[0].squeeze(1) if sofar else None
+        size = 1 << (31 - LOW_BITS if bucket is None else LOW_BITS)
+        counts = torch.zeros((len(self.edges) + 1) * size, dtype=torch.int64, device=d.device)
+        for moved, place, counted in stretches(d.detach().float(), self._place_of(tokens), tokens.trainable):
+            bits, bins = moved.abs().view(torch.int32), self._bins(place)
+            index = bits >> LOW_BITS
+            if bucket is not None:
+                index, counted = bits & ((1 << LOW_BITS) - 1), counted & (index == bucket.index_select(0, bins))
+            # scatter_add, not bincount or a boolean index: those wait for the device
+            counts.scatter_add_(0, bins * size + index, counted.long())
+        return counts.view(-1, size)
 
     def reduce(self, parts: Sequence[Tensor]) -> Int64[Tensor, "bins counts"]:
         """Sum of counts, one by one: stacked they would all be held twice."""
@@ -107,10 +116,3 @@ class BinnedQuantile:
         rank = torch.ceil(self.quantile * total[:, -1:].double() - 1e-9).clamp(min=1).long()
         bucket = torch.searchsorted(total, rank).clamp(max=counts.shape[1] - 1)
         return bucket, rank - (total - counts).gather(1, bucket)
-
-    def _counts(
-        self, bins: Int64[Tensor, "T"], index: Int64[Tensor, "T"], counted: Tensor, size: int
-    ) -> Int64[Tensor, "bins counts"]:
-        # scatter_add, not bincount or a boolean index: those wait for the device
-        flat = torch.zeros((len(self.edges) + 1) * size, dtype=torch.int64, device=index.device)
-        return flat.scatter_add_(0, bins * size + index, counted.long()).view(-1, size)

@@ -12,6 +12,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from tether.core.statistics import Sofar
+from tether.core.stretches import stretches
 from tether.core.tokens import TokenBatch
 
 FRACTION = float(1 << 32)
@@ -55,16 +56,18 @@ class BalancedBounds:
 
     def local(self, d: Float[Tensor, "T"], tokens: TokenBatch, sofar: Sofar) -> Int64[Tensor, "4 bins"]:
         """Sums of ``r |A|`` and ``|A|``, whole and fraction, by interval: between upper bounds, then between lower."""
-        r = d.detach().float().exp()
-        lows, highs = self.lows(r.device), self.highs(r.device)
-        upper = torch.bucketize(r, highs)  # how many bounds are below r
-        lower = torch.bucketize(r, lows, right=True)  # how many are at most r
-        index = torch.where(tokens.advantage >= 0, upper, len(highs) + 1 + lower)
-        size = torch.where(tokens.trainable, tokens.advantage.abs(), 0.0).double()
-        gain = torch.where(tokens.trainable, size * r.double(), 0.0)
-        columns = [column for x in (gain, size) for column in _limbs(x)]
+        lows, highs = self.lows(d.device), self.highs(d.device)
         table = torch.zeros(4, len(highs) + len(lows) + 2, dtype=torch.int64, device=d.device)
-        return table.scatter_add_(1, index.expand(4, -1), torch.stack(columns))
+        for moved, advantage, counted in stretches(d.detach().float(), tokens.advantage, tokens.trainable):
+            r = moved.exp()
+            upper = torch.bucketize(r, highs)  # how many bounds are below r
+            lower = torch.bucketize(r, lows, right=True)  # how many are at most r
+            index = torch.where(advantage >= 0, upper, len(highs) + 1 + lower)
+            size = torch.where(counted, advantage.abs(), 0.0).double()
+            gain = torch.where(counted, size * r.double(), 0.0)
+            columns = [column for x in (gain, size) for column in _limbs(x)]
+            table.scatter_add_(1, index.expand(4, -1), torch.stack(columns))
+        return table
 
     def reduce(self, parts: Sequence[Tensor]) -> Int64[Tensor, "4 bins"]:
         """Sum."""

@@ -7,11 +7,14 @@ near 0 or 1 cancel in float32.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
+
+from tether.core.stretches import in_stretches
 
 LEAST_PROBABILITY = 1e-12
 """Floor of the probability of a token, and of what is left beside the sampled one and K others."""
@@ -30,9 +33,30 @@ def bernoulli_kl(logp: Float[Tensor, "T"], logq: Float[Tensor, "T"]) -> Float64[
     >>> [round(x, 4) for x in bernoulli_kl(p, q).tolist()]
     [0.4287, 1.7578, 0.0]
     """
+    return in_stretches(_bernoulli_kl, logp, logq)
+
+
+def bernoulli_kl_either_way(logp: Float[Tensor, "T"], logq: Float[Tensor, "T"]) -> Float64[Tensor, "T"]:
+    """The larger of ``D(p || q)`` and ``D(q || p)`` of "this token or another", ``[T]``.
+
+    >>> import torch
+    >>> p, q = torch.tensor([0.8, 0.9]).log(), torch.tensor([0.99, 0.1]).log()
+    >>> [round(x, 4) for x in bernoulli_kl_either_way(q, p).tolist()]
+    [0.4287, 1.7578]
+    """
+    return in_stretches(functools.partial(_bernoulli_kl, either_way=True), logp, logq)
+
+
+def _bernoulli_kl(
+    logp: Float[Tensor, "_"], logq: Float[Tensor, "_"], *, either_way: bool = False
+) -> Float64[Tensor, "_"]:
     log_p, log_q = _held(logp), _held(logq)
-    rest_p, rest_q = ((-x.expm1()).clamp(min=LEAST_REST) for x in (log_p, log_q))
-    return (log_p.exp() * (log_p - log_q) + rest_p * (rest_p / rest_q).log()).clamp(min=0.0)  # floors may lose 1e-8
+    rest_p, rest_q = ((-x.expm1()).clamp_(min=LEAST_REST) for x in (log_p, log_q))
+    moved, rest_moved = log_p - log_q, (rest_p / rest_q).log_()
+    kl = log_p.exp_() * moved + rest_p * rest_moved
+    if either_way:
+        kl = torch.maximum(kl, -(log_q.exp_() * moved + rest_q * rest_moved))
+    return kl.clamp_(min=0.0)  # floors may lose 1e-8
 
 
 def binary_tv(logp: Float[Tensor, "T"], logq: Float[Tensor, "T"]) -> Float64[Tensor, "T"]:
@@ -41,7 +65,7 @@ def binary_tv(logp: Float[Tensor, "T"], logq: Float[Tensor, "T"]) -> Float64[Ten
     >>> round(binary_tv(torch.tensor([0.55]).log(), torch.tensor([0.5]).log()).item(), 6)
     0.05
     """
-    return (_held(logp).exp() - _held(logq).exp()).abs()
+    return in_stretches(lambda p, q: (_held(p).exp() - _held(q).exp()).abs(), logp, logq)
 
 
 def partition(logp: Float[Tensor, "T"], others: Float[Tensor, "T K"]) -> Float64[Tensor, "T parts"]:

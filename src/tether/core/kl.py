@@ -12,6 +12,7 @@ from typing import Protocol, final, runtime_checkable
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import hardtanh
 
 from tether.registry import KL_PENALTIES
 
@@ -125,4 +126,4 @@ class LowVarKL:
 
     def __call__(self, delta: Float[Tensor, "T"]) -> Float[Tensor, "T"]:
         """The estimate."""
-        return (torch.expm1(-delta) + delta).clamp(-LOW_VAR_LIMIT, LOW_VAR_LIMIT)
+        return hardtanh(torch.expm1(-delta) + delta, -LOW_VAR_LIMIT, LOW_VAR_LIMIT)  # as the guard: core.ratio

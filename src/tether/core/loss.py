@@ -13,7 +13,7 @@ from torch import Tensor
 from tether.core.aggregation import Denominator
 from tether.core.algorithm import Algorithm
 from tether.core.memory import EdgeStatistics
-from tether.core.ratio import Level, Ratio, edge_log_ratio, log_ratio
+from tether.core.ratio import ENDS, Level, Ratio, edge_log_ratio, log_ratio, logp_of
 from tether.core.rule import Correction, Mark, PolicyTokens, Rule, Traits
 from tether.core.statistics import Gather, Part, Statistic, Statistics, measure
 from tether.core.tokens import TokenBatch, only
@@ -76,12 +76,12 @@ def policy_loss(
     """
     trainable = tokens.trainable
     quiet, own = tokens.neutralized(), policy.quiet(trainable)
-    ratio = _handed(algorithm.rule, algorithm.level, own.logp, quiet)
+    ratios = _Ratios(algorithm.level, own.logp, quiet)
+    ratio = ratios(algorithm.rule)
     answer = algorithm.rule(ratio, own, quiet, _measured(algorithm.rule, algorithm.level, stats))
-    weights = _weights(algorithm, own.detached(), quiet, stats)
-    weight = math.prod(weights.values(), start=torch.ones_like(own.logp))
+    weights = _weights(algorithm, own.detached(), quiet, stats, ratios)
     share = torch.where(trainable, algorithm.aggregation(quiet, denominator), 0.0)
-    surrogate = -(share * weight * answer.objective).sum()
+    surrogate = -(math.prod(weights.values(), start=share) * answer.objective).sum()
     penalty, kl = _penalty(algorithm, quiet, own.logp, share)
     loss = surrogate + penalty
     if algorithm.entropy:
@@ -91,7 +91,7 @@ def policy_loss(
         loss=loss,
         surrogate=surrogate.detach(),
         kl=kl.detach(),
-        active=answer.active & (weight > 0) & trainable,
+        active=math.prod((weight > 0 for weight in weights.values()), start=answer.active & trainable),
         clipped=~answer.active & trainable,
         outward=(quiet.advantage * ratio.detach() > 0) & trainable,
         marks={name: Mark(m.value, m.among & trainable) for name, m in answer.marks.items()},
@@ -99,13 +99,28 @@ def policy_loss(
     )
 
 
+class _Ratios:
+    """The log-ratios that factors are handed; two that read the same policies at one level share theirs."""
+
+    def __init__(self, level: Level, logp: Float[Tensor, "T"], quiet: TokenBatch) -> None:
+        self._level, self._logp, self._quiet = level, logp, quiet
+        self._made: dict[tuple[int, int, Level], Float[Tensor, "T"]] = {}
+
+    def __call__(self, factor: Rule | Correction) -> Float[Tensor, "T"]:
+        ratio = factor.traits.ratio(self._level)
+        above, below = (id(logp_of(policy, self._logp, self._quiet)) for policy in ENDS[ratio.edge])
+        if (key := (above, below, ratio.level)) not in self._made:
+            self._made[key] = edge_log_ratio(ratio.edge, self._logp, self._quiet, ratio.level)
+        return self._made[key]
+
+
 def _weights(
-    algorithm: Algorithm, policy: PolicyTokens, quiet: TokenBatch, stats: EdgeStatistics
+    algorithm: Algorithm, policy: PolicyTokens, quiet: TokenBatch, stats: EdgeStatistics, ratios: _Ratios
 ) -> dict[str, Float[Tensor, "T"]]:
     """What each correction multiplies the objective with, by name."""
     weights: dict[str, Float[Tensor, "T"]] = {}
     for correction in algorithm.corrections:
-        seen = _handed(correction, algorithm.level, policy.logp, quiet)
+        seen = ratios(correction).detach()
         known = _measured(correction, algorithm.level, stats)
         weights[CORRECTIONS.name_of(correction)] = correction(seen, policy, quiet, known).value.detach()
     return weights
@@ -116,7 +131,7 @@ def _penalty(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """What leaving the reference costs, aggregated and times its coefficient; and the sum of the estimate."""
     if algorithm.kl is None:
-        return torch.zeros_like(logp).sum(), torch.zeros_like(logp).sum()
+        return logp.new_zeros(()), logp.new_zeros(())
     assert quiet.logp_reference is not None, "a KL penalty needs logp_reference"
     estimate = torch.where(quiet.trainable, algorithm.kl(log_ratio(logp, quiet.logp_reference)), 0.0)
     return algorithm.kl.coefficient * (share * estimate).sum(), estimate.sum()
@@ -135,11 +150,13 @@ def measure_traits(
     traits: Iterable[Traits], level: Level, parts: Iterable[Part], across: Gather | None = None
 ) -> EdgeStatistics:
     """Measure what all of these need, each over the log-ratio that it names."""
-    pieces = [(only(t.trainable, logp.detach().float()), t.neutralized()) for logp, t in parts]
     needs: dict[Ratio, tuple[Statistic, ...]] = {}
     for one in traits:
         ratio = one.measured(level)
         needs[ratio] = (*needs.get(ratio, ()), *one.needs)
+    if not any(needs.values()):
+        return {ratio: Statistics({}) for ratio in needs}
+    pieces = [(only(t.trainable, logp.detach().float()), t.neutralized()) for logp, t in parts]
     return {
         ratio: measure(
             [(edge_log_ratio(ratio.edge, logp, t, ratio.level), t) for logp, t in pieces] if wanted else [],
@@ -148,11 +165,6 @@ def measure_traits(
         )
         for ratio, wanted in needs.items()
     }
-
-
-def _handed(factor: Rule | Correction, level: Level, logp: Float[Tensor, "T"], quiet: TokenBatch) -> Float[Tensor, "T"]:
-    ratio = factor.traits.ratio(level)
-    return edge_log_ratio(ratio.edge, logp, quiet, ratio.level)
 
 
 def _measured(factor: Rule | Correction, level: Level, stats: EdgeStatistics) -> Statistics:

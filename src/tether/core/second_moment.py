@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tether.core.ratio import LOG_RATIO_LIMIT
 from tether.core.statistics import LOW_BITS, Sofar
+from tether.core.stretches import stretches
 from tether.core.tokens import TokenBatch
 
 FIXED = float(1 << 24)
@@ -77,17 +78,20 @@ class SecondMomentLimit:
 
     def local(self, d: Float[Tensor, "T"], tokens: TokenBatch, sofar: Sofar) -> Int64[Tensor, "2 bins"]:
         """Number and sum of d^2 by upper bits; then the numbers by lower bits inside the two buckets that matter."""
-        counted = tokens.trainable
-        if self.of == "capped":
-            counted = counted & (((d > 0) & (tokens.advantage > 0)) | ((d < 0) & (tokens.advantage < 0)))
-        bits = d.detach().float().abs().view(torch.int32).clamp(max=MOST_BITS).long()
-        high, low = bits >> LOW_BITS, bits & ((1 << LOW_BITS) - 1)
-        if not sofar:
-            squares = torch.where(counted, _fixed(bits), 0)
-            return torch.stack([_sums(high, x, 1 << (31 - LOW_BITS)) for x in (counted.long(), squares)])
-        place = self._place(sofar[0])
-        inside = (counted & (high == bucket) for bucket in (place.bucket, place.before))
-        return torch.stack([_sums(low, own.long(), 1 << LOW_BITS) for own in inside])
+        place = self._place(sofar[0]) if sofar else None
+        table = torch.zeros(2, 1 << (31 - LOW_BITS if place is None else LOW_BITS), dtype=torch.int64, device=d.device)
+        for moved, advantage, counted in stretches(d.detach().float(), tokens.advantage, tokens.trainable):
+            if self.of == "capped":
+                counted = counted & (((moved > 0) & (advantage > 0)) | ((moved < 0) & (advantage < 0)))
+            bits = moved.abs().view(torch.int32).clamp(max=MOST_BITS).long()
+            high, low = bits >> LOW_BITS, bits & ((1 << LOW_BITS) - 1)
+            if place is None:
+                index, columns = high, [counted.long(), _fixed(bits) * counted]
+            else:
+                index, columns = low, [(counted & (high == x)).long() for x in (place.bucket, place.before)]
+            for row, column in zip(table, columns, strict=True):
+                row.scatter_add_(0, index, column)
+        return table
 
     def reduce(self, parts: Sequence[Tensor]) -> Int64[Tensor, "2 bins"]:
         """Sum."""
@@ -142,7 +146,3 @@ def _value(bits: Int64[Tensor, "*bins"]) -> Float[Tensor, "*bins"]:
 def _fixed(bits: Int64[Tensor, "*bins"]) -> Int64[Tensor, "*bins"]:
     """d^2 in fixed point, from the bits of |d|, at most at the guard."""
     return (_value(bits.clamp(max=MOST_BITS)).double().square() * FIXED).round().long()
-
-
-def _sums(index: Int64[Tensor, "T"], x: Int64[Tensor, "T"], size: int) -> Int64[Tensor, "bins"]:
-    return torch.zeros(size, dtype=torch.int64, device=index.device).scatter_add_(0, index, x)

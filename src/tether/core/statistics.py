@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from tether.core.stretches import stretches
 from tether.core.tokens import TokenBatch
 
 Scope = Literal["step", "lagged", "rank", "micro-batch"]
@@ -82,13 +83,16 @@ class AbsoluteQuantile:
 
     def local(self, d: Float[Tensor, "T"], tokens: TokenBatch, sofar: Sofar) -> Int64[Tensor, "bins"]:
         """Counts of trainable |d| by their upper bits; then, inside the bucket of the answer, by their lower bits."""
-        bits = d.detach().float().abs().view(torch.int32).long()
-        counted = tokens.trainable
-        if not sofar:
-            return _counts(bits >> LOW_BITS, counted, 1 << (31 - LOW_BITS))
-        bucket, _ = self._place(sofar[0])
-        inside = counted & ((bits >> LOW_BITS) == bucket)
-        return _counts(bits & ((1 << LOW_BITS) - 1), inside, 1 << LOW_BITS)
+        bucket = self._place(sofar[0])[0].int() if sofar else None
+        counts = torch.zeros(1 << (31 - LOW_BITS if bucket is None else LOW_BITS), dtype=torch.int64, device=d.device)
+        for piece, counted in stretches(d.detach(), tokens.trainable):
+            bits = piece.float().abs().view(torch.int32)
+            index = bits >> LOW_BITS
+            if bucket is not None:
+                index, counted = bits & ((1 << LOW_BITS) - 1), counted & (index == bucket)
+            # scatter_add, not bincount or a boolean index: those wait for the device
+            counts.scatter_add_(0, index.long(), counted.long())
+        return counts
 
     def reduce(self, parts: Sequence[Tensor]) -> Int64[Tensor, "bins"]:
         """Sum of counts."""
@@ -108,11 +112,6 @@ class AbsoluteQuantile:
         rank = torch.ceil(self.quantile * total[-1:].double() - 1e-9).clamp(min=1).long()
         bucket = torch.searchsorted(total, rank).clamp(max=len(counts) - 1)
         return bucket, rank - (total[bucket] - counts[bucket])
-
-
-def _counts(index: Int64[Tensor, "T"], counted: Tensor, size: int) -> Int64[Tensor, "bins"]:
-    # scatter_add, not bincount or a boolean index: those wait for the device
-    return torch.zeros(size, dtype=torch.int64, device=index.device).scatter_add_(0, index, counted.long())
 
 
 @dataclass(frozen=True, slots=True)

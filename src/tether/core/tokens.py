@@ -70,12 +70,14 @@ class TokenBatch:
         Done once, before any arithmetic, so that no rule thinks of the mask: a NaN beside a zero weight is a NaN,
         in the value or, worse, only in the gradient.
         """
-        quiet = {
-            f.name: only(self.trainable, x)
+        given = {
+            f.name: x
             for f in fields(self)
             if f.name not in ("trainable", "sequence", "group") and (x := getattr(self, f.name)) is not None
         }
-        return replace(self, **quiet)
+        # once where two fields are one tensor, as the rollout's log-probs are under proximal rollout
+        quiet = {key: only(self.trainable, x) for key, x in {id(x): x for x in given.values()}.items()}
+        return replace(self, **{name: quiet[id(x)] for name, x in given.items()})
 
     def select(self, keep: Bool[Tensor, "T"]) -> TokenBatch:
         """The tokens where ``keep`` is true, in order; responses are numbered anew, from 0, without gaps."""
@@ -94,9 +96,12 @@ def per_sequence_sum(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor,
 
     Sequence ids index a table of T rows (there are never more responses than tokens), so no device sync is needed.
     """
-    table = x.new_zeros(len(tokens))
-    sums = table.index_add(0, tokens.sequence, torch.where(tokens.trainable, x, 0.0))
-    return sums.index_select(0, tokens.sequence)  # its gradient adds up in a fixed order
+    return _sums(x, tokens).index_select(0, tokens.sequence)  # its gradient adds up in a fixed order
+
+
+def per_sequence_mean(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor, "T"]:
+    """Mean of ``x`` over the trainable tokens of each response, at every token of it; 0 if there are none."""
+    return (_sums(x, tokens) / _numbers(tokens)).index_select(0, tokens.sequence)
 
 
 def per_sequence_max(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor, "T"]:
@@ -108,4 +113,15 @@ def per_sequence_max(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor,
 
 def response_length(tokens: TokenBatch) -> Float[Tensor, "T"]:
     """Number of trainable tokens of each response, at every token of it, at least 1."""
-    return per_sequence_sum(tokens.trainable.float(), tokens).clamp(min=1.0)
+    return _numbers(tokens).float().index_select(0, tokens.sequence)
+
+
+def _sums(x: Float[Tensor, "T"], tokens: TokenBatch) -> Float[Tensor, "T"]:
+    """Of the trainable tokens, by response."""
+    return x.new_zeros(len(tokens)).index_add_(0, tokens.sequence, torch.where(tokens.trainable, x, 0.0))
+
+
+def _numbers(tokens: TokenBatch) -> Int[Tensor, "T"]:
+    """Of trainable tokens, by response, at least 1; whole numbers, which add up three times as fast."""
+    num = torch.zeros(len(tokens), dtype=torch.int32, device=tokens.trainable.device)
+    return num.scatter_add_(0, tokens.sequence, tokens.trainable.int()).clamp_(min=1)

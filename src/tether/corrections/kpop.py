@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tether.core.divergences import bernoulli_kl
+from tether.core.divergences import bernoulli_kl_either_way
 from tether.core.ratio import ENDS, logp_of
 from tether.core.rule import PolicyTokens, Traits, Weight
 from tether.core.statistics import Statistics
@@ -33,6 +32,7 @@ class KPop:
 
     At .8 against .99 the divergences are .43 and .18; at .01 against .0001, ratio 100, they are .04 and .01:
 
+    >>> import torch
     >>> from dataclasses import replace
     >>> from tether.core.examples import tokens_of
     >>> tokens, _ = tokens_of(log_ratio=[0.0, 0.0], advantage=[1.0, 1.0])
@@ -67,5 +67,4 @@ class KPop:
     ) -> Weight:
         """Drop what lies beyond phi in either direction."""
         trainer, engine = (logp_of(end, policy.logp, tokens) for end in ENDS[self.edge])
-        most = torch.maximum(bernoulli_kl(trainer, engine), bernoulli_kl(engine, trainer))
-        return Weight((most <= self.phi).to(log_ratio.dtype))
+        return Weight((bernoulli_kl_either_way(trainer, engine) <= self.phi).to(log_ratio.dtype))

@@ -47,5 +47,5 @@ class CISPO:
     ) -> Surrogate:
         """Clip every token's weight into one interval."""
         lower = None if self.epsilon_low is None else 1.0 - self.epsilon_low
-        weight = log_ratio.detach().exp().clamp(min=lower, max=1.0 + self.epsilon_high)
+        weight = log_ratio.detach().exp().clamp_(min=lower, max=1.0 + self.epsilon_high)
         return reinforced(weight, policy, tokens.advantage)

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Final, Literal, final
 
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tether.core.divergences import bernoulli_kl, binary_tv, kullback_leibler, partition, total_variation
 from tether.core.proximal import provided
 from tether.core.rule import PolicyTokens, Surrogate, Traits
 from tether.core.statistics import Statistics
+from tether.core.stretches import in_stretches
 from tether.core.surrogate import MOST_RADIUS, check_radii, clipped, reinforced
 from tether.core.tokens import TokenBatch
 from tether.registry import RULES
@@ -97,19 +98,20 @@ class DPPO:
         return Surrogate(objective=torch.where(kept, out.objective, 0.0), active=out.active & kept)
 
     def _kept(self, moved: Float[Tensor, "T"], policy: PolicyTokens, tokens: TokenBatch) -> Bool[Tensor, "T"]:
+        known = [moved, tokens.advantage, tokens.logp_proximal, policy.logp.detach()]
+        if self.divergence.startswith("top-k"):
+            known += [provided(tokens.top_k_behavior, "top_k_behavior"), provided(policy.top_k, "top_k").detach()]
+        return in_stretches(self._kept_of, *known)
+
+    def _kept_of(self, moved: Tensor, advantage: Tensor, mu: Tensor, pi: Tensor, *others: Tensor) -> Bool[Tensor, "_"]:
         usual = USUAL[self.divergence]
         low = usual if self.delta_low is None else self.delta_low
         high = usual if self.delta_high is None else self.delta_high
-        apart = self._apart(policy, tokens)
-        far = torch.where(moved > 0, apart > high, apart > low)
-        return ~(far & (tokens.advantage * moved > 0))
-
-    def _apart(self, policy: PolicyTokens, tokens: TokenBatch) -> Float64[Tensor, "T"]:
-        mu, pi = tokens.logp_proximal, policy.logp
-        if self.divergence == "tv":
-            return binary_tv(mu, pi)
-        if self.divergence == "kl":
-            return bernoulli_kl(mu, pi)
-        before = partition(mu, provided(tokens.top_k_behavior, "top_k_behavior"))
-        now = partition(pi, provided(policy.top_k, "top_k"))
-        return (total_variation if self.divergence == "top-k-tv" else kullback_leibler)(before, now)
+        if others:
+            distance = total_variation if self.divergence == "top-k-tv" else kullback_leibler
+            apart = distance(*(partition(*each) for each in zip((mu, pi), others, strict=True)))
+        else:
+            apart = (binary_tv if self.divergence == "tv" else bernoulli_kl)(mu, pi)
+        rises = moved > 0
+        far = (rises & (apart > high)) | (~rises & (apart > low))  # by logic: a select by a random mask is slow
+        return ~(far & (advantage * moved > 0))

@@ -12,7 +12,7 @@ from torch import Tensor
 from tether.core.ratio import LOG_RATIO_LIMIT
 from tether.core.rule import PolicyTokens, Surrogate, Traits
 from tether.core.statistics import Statistics
-from tether.core.tokens import TokenBatch, per_sequence_sum, response_length
+from tether.core.tokens import TokenBatch, per_sequence_mean
 from tether.registry import RULES
 
 
@@ -54,6 +54,6 @@ class GMPO:
         at = log_ratio.detach()
         within = torch.where(tokens.advantage > 0, at.clamp(max=self.log_clip), at.clamp(min=-self.log_clip))
         active = within == at
-        rho = (per_sequence_sum(within, tokens) / response_length(tokens)).exp()
-        own_gradient = torch.where(active, (log_ratio - at).exp(), 1.0)
-        return Surrogate(rho * own_gradient * tokens.advantage, active)
+        rho = per_sequence_mean(within, tokens).exp()
+        own_gradient = torch.where(active, log_ratio - at, 0.0)
+        return Surrogate(rho * tokens.advantage * (1.0 + own_gradient), active)
