@@ -276,7 +276,7 @@ def test_a_model_without_known_routers_says_so_and_refuses_routes(kind: str, rea
         lambda: policy.routes(inputs),
     ):
         with pytest.raises(
-            ModelError, match=rf"whose routers can be overruled; .* cannot: .*{reason}.*; take a preset"
+            ModelError, match=rf"routers can be overruled; .* cannot: .*{reason}.*; take a preset"
         ):
             ask()
 
