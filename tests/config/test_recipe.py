@@ -298,10 +298,10 @@ def test_plugin_keys_are_keys_of_the_algorithm():
 
 
 def test_a_changed_preset_is_shown_as_changed():
-    assert load().algorithm_label == "sat-gspo"
+    assert load().algorithm_label == "sat-gspo-r3"
     assert load(settings=["algorithm.preset=dr-grpo"]).algorithm_label == "dr-grpo"
-    assert load(settings=["algorithm.rule.scale.level=0.9"]).algorithm_label == "sat-gspo"
-    assert load(settings=["algorithm.rule.scale.level=0.8"]).algorithm_label == "sat-gspo, changed"
+    assert load(settings=["algorithm.rule.scale.level=0.9"]).algorithm_label == "sat-gspo-r3"
+    assert load(settings=["algorithm.rule.scale.level=0.8"]).algorithm_label == "sat-gspo-r3, changed"
     assert load(settings=["algorithm.rule.scale.level=0.8", "algorithm.preset=grpo"]).algorithm_label == "grpo"
 
 
@@ -411,7 +411,7 @@ def test_a_dry_run_refuses_what_a_run_would_refuse_before_it_loads_a_model(setti
 def test_every_setting_with_its_default_stands_in_the_resolved_recipe():
     tables = resolved()
     assert set(tables) == {*TABLES, "recipe", "derived"}
-    assert tables["derived"] == {"algorithm": "sat-gspo", "staleness_bound": 15, "group_slots": 128, "doubts": []}
+    assert tables["derived"] == {"algorithm": "sat-gspo-r3", "staleness_bound": 15, "group_slots": 128, "doubts": []}
     assert tables["trainer"]["betas"] == [0.9, 0.98]
     assert tables["algorithm"]["rule"]["kernel"] == {"name": "hill", "exponent": 2.0}
     assert tables["placement"]["kind"] == "inline"
@@ -430,7 +430,7 @@ def test_a_recipe_file_is_named_after_its_file(tmp_path):
 
 def test_the_quickstart_says_in_toml_what_the_issue_asks_for():
     tables = resolved()
-    assert tables["algorithm"]["preset"] == "sat-gspo"
+    assert tables["algorithm"]["preset"] == "sat-gspo-r3"
     assert tables["algorithm"]["measure"] == "step"
     assert (tables["pipeline"]["regime"], tables["pipeline"]["lag"]) == ("batch-async", 8)
     assert tables["pipeline"]["prompts_per_step"] * tables["pipeline"]["group_size"] == pytest.approx(64, rel=0.5)

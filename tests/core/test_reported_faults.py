@@ -39,7 +39,7 @@ def loss(values: list[list[float]], aggregation) -> float:
     terms, _ = loss_and_gradient(
         tokens, [0.0] * len(flat), recipe(PPO(), aggregation=aggregation), Denominator(len(flat), len(values))
     )
-    return float(terms.loss)
+    return terms.loss.detach().item()
 
 
 # --- the ratio -------------------------------------------------------------------------------------------------------

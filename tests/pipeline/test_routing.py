@@ -219,7 +219,7 @@ def test_no_route_is_ever_missed_of_the_last_token() -> None:
 
 def test_a_dense_model_has_no_routes_to_replay() -> None:
     policy = Policy(loaded_of("tied"))
-    with pytest.raises(ModelError, match=r"a dense model has none at all.*leave out algorithm.replay = routing"):
+    with pytest.raises(ModelError, match=r"a dense model has none at all.*take a preset without -r3"):
         with_routes(step_of(random_groups(2, 2, 2)), Routing(), policy)
 
 

@@ -81,3 +81,8 @@ def test_an_answer_as_long_as_the_context_leaves_no_room():
 def test_a_prompt_without_tokens_is_refused(encoder):
     with pytest.raises(DataError, match="letters/train/0/0 has no tokens"):
         source(Letters(texts=("",)), encoder=encoder)(0)
+
+
+def test_a_text_that_the_tokenizer_cannot_read_is_refused_with_the_way_out():
+    with pytest.raises(DataError, match=r"it refuses 'xyz' of task 'letters' \(.*\): take another task"):
+        source(Letters(texts=("xyz",)))(0)

@@ -16,6 +16,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 COMMANDS = {
     "train": "Train a model by a recipe.",
     "eval": "Measure the accuracy of a run or a model.",
+    "probe": "Measure how far a model's engine is from its trainer.",
     "show": "Show stored samples of a run.",
     "report": "Write a run's report as one HTML file.",
     "export": "Export a run's model as a Hugging Face folder.",

@@ -44,11 +44,11 @@ class EvaluationSettings:
 
 def evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     """Accuracy with its interval, as a plain dictionary."""
-    model, config = _locate(settings.source)
+    model, config = locate(settings.source)
     table = config.get("task", {"name": "arithmetic"})
     if settings.task_name is not None and settings.task_name != table["name"]:
         table = {"name": settings.task_name}
-    table = _with_options(dict(table), settings.options)
+    table = with_options(dict(table), settings.options)
     task = plugin(TASKS, table, "task")
     max_tokens = settings.max_tokens or int(config.get("engine", {}).get("max_tokens", 32))
     device = device_of("auto")
@@ -69,16 +69,17 @@ def evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     return {**metrics, "temperature": settings.temperature, **about}
 
 
-def _with_options(table: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any]:
+def with_options(table: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any]:
+    """A task's table with settings ``task.KEY=VALUE`` on top."""
     for text in settings:
         key, value = parse(text)
         if not key.startswith("task."):
-            raise ConfigError(f"eval can set options of its task, such as task.max_operations=12; got {text!r}")
+            raise ConfigError(f"only options of the task can be set here, such as task.max_operations=12; got {text!r}")
         table[key.removeprefix("task.")] = value
     return table
 
 
-def _locate(source: str) -> tuple[str, dict[str, Any]]:
+def locate(source: str) -> tuple[str, dict[str, Any]]:
     """The model of a run with the run's settings, or a model with none."""
     folder = Path(source)
     if not ((folder / CONFIG_FILE).is_file() and (folder / EVENTS_FILE).is_file()):

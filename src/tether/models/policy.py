@@ -88,7 +88,7 @@ class Policy:
         if self._routers is None:
             raise ModelError(
                 f"routes are replayed in a mixture of experts whose routers can be overruled; {self.loaded.source!r} "
-                f"cannot: {self.unroutable_because}; leave out algorithm.replay = routing"
+                f"cannot: {self.unroutable_because}; take a preset without -r3 (algorithm.replay = [])"
             )
         return self._routers
 

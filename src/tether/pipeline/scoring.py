@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from tether.core.advantage import DrGRPO
 from tether.models.policy import ModelInputs, Policy
 from tether.pipeline.packing import Step, pack
-from tether.pipeline.routing import with_routes
-from tether.records import Group, Rollout
+from tether.pipeline.routing import own_routes, with_routes
+from tether.records import Experts, Group, Rollout
 from tether.replay.routing import Routing
 
 Logps = NDArray[np.float32]
@@ -64,6 +64,10 @@ class Scorer:
         for this call.
         """
         return self._score(self._packed(rollouts), weights, dtype)
+
+    def own_routes(self, rollouts: Sequence[Rollout]) -> dict[str, Experts]:
+        """What the model's routers choose by themselves, by rollout id and as ``Completion.experts`` has it."""
+        return own_routes(self._packed(rollouts), self.policy)
 
     def _packed(self, rollouts: Sequence[Rollout]) -> Step:
         step = pack(

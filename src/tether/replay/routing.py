@@ -76,8 +76,22 @@ def share_rerouted(one: NDArray[np.integer], other: NDArray[np.integer]) -> floa
     >>> share_rerouted(one, other)
     0.5
     """
+    is_known = _known(one, other)
+    return float(is_rerouted(one, other)[is_known].mean()) if is_known.any() else float("nan")
+
+
+def is_rerouted(one: NDArray[np.integer], other: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """``[..., layers]``: whether the sets of experts differ between two ``[..., layers, k]``, where both are known.
+
+    >>> is_rerouted(np.array([[[0, 1]], [[2, 3]], [[4, 5]]]), np.array([[[1, 0]], [[2, 4]], [[-1, -1]]])).tolist()
+    [[False], [True], [False]]
+    """
+    differs: NDArray[np.bool_] = (np.sort(one, axis=-1) != np.sort(other, axis=-1)).any(-1)
+    return differs & _known(one, other)
+
+
+def _known(one: NDArray[np.integer], other: NDArray[np.integer]) -> NDArray[np.bool_]:
     if one.shape != other.shape:
         raise ValueError(f"routes to compare must have one shape; got {one.shape} and {other.shape}")
-    is_known = ((one != NO_EXPERT) & (other != NO_EXPERT)).all(-1)
-    differs = (np.sort(one, axis=-1) != np.sort(other, axis=-1)).any(-1)
-    return float(differs[is_known].mean()) if is_known.any() else float("nan")
+    known: NDArray[np.bool_] = ((one != NO_EXPERT) & (other != NO_EXPERT)).all(-1)
+    return known

@@ -206,7 +206,7 @@ def _curves(panel: Panel, run: RunView, steps: DataRange1d) -> figure | None:
     if not drawn:
         return None
     is_log = panel.scale == "log" and all((series[1] > 0).all() for _, _, series in drawn)
-    plot = _frame(panel, x_range=steps, y_axis_type="log" if is_log else "linear", x_axis_label="step")
+    plot = frame(panel, x_range=steps, y_axis_type="log" if is_log else "linear", x_axis_label="step")
     if is_log:
         _log_axis(plot, [series[1] for _, _, series in drawn])
     items, lines = [], []
@@ -231,7 +231,7 @@ def _curves(panel: Panel, run: RunView, steps: DataRange1d) -> figure | None:
         line = plot.line(ends, [level, level], color=GREY, line_width=1.4, line_dash="dotted")
         items.append(LegendItem(label=f"{panel.level[0]} {level:g}", renderers=[line]))
     if len(items) > 1:
-        plot.add_layout(_legend(items), "above")
+        plot.add_layout(legend(items), "above")
     return plot
 
 
@@ -292,7 +292,7 @@ def _histogram(panel: Panel, run: RunView) -> figure | None:
     if not counts:
         return None
     labels = list(counts)
-    plot = _frame(panel, x_range=labels, x_axis_label="staleness, optimizer updates")
+    plot = frame(panel, x_range=labels, x_axis_label="staleness, optimizer updates")
     data = {"x": labels, "y": list(counts.values())}
     bars = plot.vbar("x", top="y", width=0.82, source=data, color=curve.colour, alpha=0.85)
     plot.add_tools(_hover(bars, [(curve.label, "@y{0,0}"), ("staleness", "@x")], {}))
@@ -331,7 +331,8 @@ def thin(series: Series, most: int = MOST_POINTS) -> Series:
     return steps[kept], values[kept]
 
 
-def _frame(panel: Panel, **options: Any) -> figure:
+def frame(panel: Panel, **options: Any) -> figure:
+    """An empty figure in the style of all others; ``options`` are bokeh's."""
     plot = figure(
         height=260,
         sizing_mode="stretch_width",
@@ -362,7 +363,8 @@ def _frame(panel: Panel, **options: Any) -> figure:
     return plot
 
 
-def _legend(items: Sequence[LegendItem]) -> Legend:
+def legend(items: Sequence[LegendItem]) -> Legend:
+    """A legend above a figure, in the same style."""
     return Legend(
         items=list(items),
         orientation="horizontal",

@@ -71,6 +71,12 @@ def render(run: RunView) -> str:
     )
 
 
+def style() -> str:
+    """The style sheet that stands in the page, for other pages of the same look."""
+    page = (files("tether.report") / "page.html").read_text(encoding="utf-8")
+    return page.partition("<style>")[2].partition("</style>")[0]
+
+
 def _figures(run: RunView) -> tuple[str, str]:
     steps = DataRange1d(range_padding=0.02)
     plots = {panel.title: plot for panel in PANELS if (plot := draw(panel, run, steps)) is not None}

@@ -77,7 +77,13 @@ class PromptSource:
         return Prompt(id=name, text=problem.text, token_ids=tuple(ids), reference=problem.reference)
 
     def _plain(self, problem: Problem) -> list[int]:
-        ids = list(self._encoder.encode(problem.text))
+        try:
+            ids = list(self._encoder.encode(problem.text))
+        except Exception as error:  # a tokenizer without a token for the unknown raises what it likes
+            raise DataError(
+                f"a model's tokenizer must know every character of its prompts; it refuses {problem.text!r} of task "
+                f"{self._name!r} ({error}): take another task, or a model that can read this one"
+            ) from error
         while ids and ids[-1] in self._eos:
             ids.pop()
         return ids
