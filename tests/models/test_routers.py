@@ -275,9 +275,7 @@ def test_a_model_without_known_routers_says_so_and_refuses_routes(kind: str, rea
         lambda: logp(policy, replace(inputs, experts=routes)),
         lambda: policy.routes(inputs),
     ):
-        with pytest.raises(
-            ModelError, match=rf"routers can be overruled; .* cannot: .*{reason}.*; take a preset"
-        ):
+        with pytest.raises(ModelError, match=rf"routers can be overruled; .* cannot: .*{reason}.*; take a preset"):
             ask()
 
 

@@ -21,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tether.core.measures import mismatch
 from tether.core.ratio import edge_log_ratio, log_ratio
 from tether.core.statistics import AbsoluteQuantile, measure
 from tether.core.tokens import TokenBatch
@@ -188,11 +187,17 @@ def tokens_of(rollouts: Sequence[Rollout]) -> TokenBatch:
 
 
 def _distance(logp: Tensor, tokens: TokenBatch) -> Distance | None:
-    found = {name.removeprefix("mismatch/"): m for name, m in mismatch([(logp, tokens)]).items()}
-    if not found:
+    if not len(tokens):
         return None
-    values = {name: float(found[name].value) for name in ("abs_mean", "p99", "max", "k3")}  # type: ignore[arg-type]
-    return Distance(tokens=len(tokens), **values)
+    d, tail = log_ratio(logp, tokens.logp_behavior), AbsoluteQuantile(0.99)
+    exact = d.double()
+    return Distance(
+        tokens=len(tokens),
+        abs_mean=float(exact.abs().mean()),
+        p99=float(measure([(d, tokens)], [tail])[tail]),
+        max=float(exact.abs().max()),
+        k3=float((exact.expm1() - exact).mean()),
+    )
 
 
 def _range(log_ratios: Tensor) -> tuple[float, float]:
