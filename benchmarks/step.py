@@ -213,7 +213,7 @@ def main() -> None:
     report(f"{tiny}, no self-checks", ["checks.prompts=0"], "tiny-moe", 2, 1)
     with tempfile.TemporaryDirectory() as folder:
         model = dense(Path(folder) / "dense")
-        settings = [f"model.path={model}", "pipeline.prompts_per_step=2"]
+        settings = [f"model.path={model}", "algorithm.preset=sat-gspo", "pipeline.prompts_per_step=2"]
         report("Qwen3, 7 M parameters, 16 rollouts a step", settings, model, 1, 1)
 
 

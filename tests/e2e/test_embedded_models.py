@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
     [("quickstart", "tiny-dense"), ("sorting", "tiny-moe-sorting"), ("sorting", "tiny-dense-sorting")],
 )
 def test_a_hundred_steps_of_its_recipe_are_a_gain(tmp_path: Path, recipe: str, model: str) -> None:
-    settings = (f"model.path={model}", "run.steps=100", "eval.prompts=512")
+    settings = (f"model.path={model}", "algorithm.preset=sat-gspo", "run.steps=100", "eval.prompts=512")
     tether("train", recipe, "--out", str(tmp_path / "run"), *(part for each in settings for part in ("--set", each)))
     finish = RunView(tmp_path / "run").last("finish")
     assert finish is not None
