@@ -161,7 +161,7 @@ def test_without_a_whole_checkpoint_the_run_starts_over_and_keeps_what_there_was
 
 def test_settings_that_may_change_are_shown_and_taken(stopped):
     planned = plan(stopped, None, ("trainer.lr=2e-5", "algorithm.rule.scale.level=0.8"), told=pytest.fail)
-    assert [change.key for change in planned.changes] == ["algorithm.rule.quantile", "trainer.lr"]
+    assert [change.key for change in planned.changes] == ["algorithm.rule.scale.level", "trainer.lr"]
     run = RunView(go_on(planned))
     assert run.config["trainer"]["lr"] == 2e-5
     rates = [event.metrics["policy/lr"].value for event in run.steps]
