@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TRL := .venv-trl
+PARITY := .venv-parity
 PINS := constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' $(PINS))
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet --quiet # twice: errors only
@@ -14,7 +15,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev train test lint types layers unit test-long format bench bench-trl pictures clean
+.PHONY: help install install-dev train test lint types layers unit test-long test-parity parity format bench bench-trl pictures clean
 
 help: ## This list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -40,6 +41,12 @@ unit: install-dev ## The default test suite alone
 test-long: install-dev ## The heavier tier: tests marked `long`
 	$(BIN)/pytest -m long
 
+test-parity: $(PARITY)/.installed ## tether's losses against verl's and TRL's, which get an environment of their own
+	$(PARITY)/bin/python -m pytest parity
+
+parity: $(PARITY)/.installed ## Write docs/parity.md
+	$(PARITY)/bin/python -m parity.report
+
 format: install-dev ## Rewrite the code as `make lint` wants it
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -60,8 +67,8 @@ install: $(VENV)/.installed ## .venv with tether
 install-dev: $(VENV)/.installed-dev ## .venv with tether and the development extra
 
 clean: ## Remove .venv, caches and build output; runs stay
-	rm -rf $(VENV) $(TRL) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) $(TRL) $(PARITY) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks parity -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is as old as the last installation; it is renewed when a file that says what to install is newer.
 # torch goes in alone and first: what is installed after it finds its version there and pulls no other build.
@@ -81,6 +88,18 @@ $(TRL)/.installed: benchmarks/trl/constraints.txt
 	@'$(PYTHON)' -m venv --clear $(TRL)
 	@$(TRL)/bin/python -m pip install --quiet --quiet --constraint $< $(TORCH)
 	@$(TRL)/bin/python -m pip install --quiet --quiet --constraint $< trl datasets
+	@touch $@
+
+# verl's and tether's own dependencies stay out: they want other versions of transformers than TRL, and the losses need
+# none. Their imports say what they need, and parity/constraints.txt names it.
+$(PARITY)/.installed: parity/constraints.txt
+	@echo "Installing verl, TRL and tether into $(PARITY): a few minutes, once"
+	@'$(PYTHON)' -m venv --clear $(PARITY)
+	@$(PARITY)/bin/python -m pip install --quiet --quiet --constraint $< $(TORCH)
+	@$(PARITY)/bin/python -m pip install --quiet --quiet --constraint $< \
+		codetiming jaxtyping omegaconf pydantic pytest ray tensordict trl
+	@$(PARITY)/bin/python -m pip install --quiet --quiet --constraint $< --no-deps --ignore-requires-python verl
+	@$(PARITY)/bin/python -m pip install --quiet --quiet --no-deps --editable .
 	@touch $@
 
 $(VENV)/pyvenv.cfg:

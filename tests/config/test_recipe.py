@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.presets import RUNNING
 from tether.cli import train
 from tether.cli.console import print_recipe
 from tether.config.overrides import PLUGIN_KEYS, parse
@@ -51,10 +52,11 @@ def test_an_unknown_key_lists_the_known_ones(setting, message):
     ("setting", "message"),
     [
         ("algorithm.rule=stat", "no rule 'stat'; there are "),
-        ("algorithm.preset=sat", "no preset 'sat'; there are grpo, dr-grpo"),
+        ("algorithm.preset=sat", "no preset 'sat'; close to it are sat-grpo, sat-gspo, sat-grpo-r3"),
+        ("algorithm.preset=zzz", "no preset 'zzz'; close to it are grpo, gspo, grpo-tis"),
         ("algorithm.aggregation=mean", "no aggregation 'mean'; there are seq-mean-token-mean"),
         ("algorithm.advantage=gae", "no advantage 'gae'; there are dr-grpo, grpo, rloo"),
-        ("algorithm.proximal=old", "no proximal 'old'; there are anchor, rollout"),
+        ("algorithm.proximal=oldest", "no proximal 'oldest'; there are a3po, anchor, ewma, old, rollout"),
         ('algorithm.kl={name="k4"}', "no kl 'k4'; there are k1, k2, k3, low_var_kl"),
         ("algorithm.rule.kernel=gauss", "no kernel 'gauss'; there"),
         ('algorithm.corrections=["rs"]', "no correction 'rs'; there"),
@@ -163,7 +165,8 @@ def test_settings_that_cannot_work_together_are_refused(settings, message):
 
 def test_a_group_of_one_is_allowed_where_its_reward_is_taken_as_it_is():
     for single in ("raw", "zero"):
-        assert load(settings=["pipeline.group_size=1", f"algorithm.advantage.single={single}"])
+        one = ["algorithm.preset=grpo", "pipeline.group_size=1", f"algorithm.advantage.single={single}"]
+        assert load(settings=one)
 
 
 def test_a_required_key_that_is_missing_is_named(tmp_path):
@@ -244,7 +247,7 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", ["grpo", "dr-grpo", "gspo", "sat-grpo", "sat-gspo"])
 def test_any_key_of_a_preset_can_be_overridden(name):
     for key, before in leaves(preset(name)).items():
         change = OTHER[key]
@@ -259,9 +262,10 @@ def test_any_key_of_a_preset_can_be_overridden(name):
 
 
 def test_the_proximal_of_a_preset_can_be_overridden_together_with_its_correction():
-    after = load(settings=["algorithm.corrections=[{name='tis', cap=3}]", "algorithm.proximal=anchor"]).resolved()
+    chosen = ["algorithm.preset=gspo", "algorithm.corrections=[{name='tis', cap=3}]", "algorithm.proximal=anchor"]
+    after = load(settings=chosen).resolved()
     assert after["algorithm"]["proximal"] == {"name": "anchor"}
-    assert after["algorithm"]["corrections"] == [{"name": "tis", "cap": 3.0}]
+    assert after["algorithm"]["corrections"] == [{"name": "tis", "cap": 3.0, "level": "recipe"}]
 
 
 def test_naming_another_plugin_discards_the_options_of_the_one_before():
@@ -304,11 +308,26 @@ def test_a_changed_preset_is_shown_as_changed():
 # --- presets
 
 
-@pytest.mark.parametrize("name", [n for n in PRESETS if not n.startswith("paper/")])
-def test_a_preset_and_its_twin_of_the_paper_differ_by_the_scope_alone(name):
-    ours, papers = preset(name), preset(f"paper/{name}")
+PAPERS = [name for name in PRESETS if name.startswith("paper/")]
+
+
+@pytest.mark.parametrize("name", [name for name in PAPERS if name != "paper/dppo"])
+def test_a_cell_of_the_study_differs_from_its_twin_by_scope_and_penalty_alone(name):
+    ours, papers = preset(name.removeprefix("paper/")), preset(name)
     assert (ours.pop("measure"), papers.pop("measure")) == ("step", "micro-batch")
+    assert papers.pop("kl") == {"name": "low_var_kl", "coefficient": 1e-3}
     assert ours == papers
+
+
+def test_every_cell_of_the_study_is_a_preset():
+    rows = ("grpo", "gspo", "grpo-r3", "gspo-r3", "grpo-tis", "gspo-tis", "grpo-tis-r3", "gspo-tis-r3", "dppo")
+    sats = ("sat-grpo", "sat-gspo", "sat-grpo-r3", "sat-gspo-r3")
+    assert {f"paper/{name}" for name in (*rows, *sats)} == set(PAPERS)
+
+
+def test_the_studys_dppo_is_ppos_clip_times_a_mask_at_a_thousandth():
+    rule = preset("paper/dppo")["rule"]
+    assert (rule["form"], rule["delta_low"], rule["delta_high"], rule["epsilon_high"]) == ("clip", 1e-3, 1e-3, 0.2)
 
 
 def test_presets_are_copies():
@@ -316,7 +335,7 @@ def test_presets_are_copies():
     assert preset("grpo")["rule"]["name"] == "ppo"
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", RUNNING)
 def test_every_preset_makes_a_recipe(name):
     recipe = load(settings=[f"algorithm.preset={name}"])
     assert recipe.preset == name
@@ -339,9 +358,9 @@ def test_the_horizon_of_dr_grpo_is_the_longest_answer_of_the_engine_unless_set()
 
 ROUND_TRIPS = [
     [],
-    *[[f"algorithm.preset={name}"] for name in PRESETS],
+    *[[f"algorithm.preset={name}"] for name in RUNNING],
     ["pipeline.regime=sync", "pipeline.lag=1", "trainer.betas=[0.5, 0.75]", "placement.costs.reward_s=0.5"],
-    ["algorithm.corrections=[{name='tis'}]", "algorithm.proximal=anchor", "pipeline.max_staleness=99"],
+    ["algorithm.corrections=[{name='decoupled'}]", "algorithm.proximal=ewma", "pipeline.max_staleness=99"],
     ["algorithm.kl={name='k3'}", "model.reference=tiny-moe", "algorithm.entropy=0.01", "algorithm.rule.dual_clip=3.0"],
     ["algorithm={proximal='rollout', level='token', rule='ppo', aggregation='token-mean', advantage='rloo'}"],
     ['model.path=/some where/"quoted" \\ back', "task.operators=+*"],
@@ -392,7 +411,7 @@ def test_a_dry_run_refuses_what_a_run_would_refuse_before_it_loads_a_model(setti
 def test_every_setting_with_its_default_stands_in_the_resolved_recipe():
     tables = resolved()
     assert set(tables) == {*TABLES, "recipe", "derived"}
-    assert tables["derived"] == {"algorithm": "sat-gspo", "staleness_bound": 15, "group_slots": 128}
+    assert tables["derived"] == {"algorithm": "sat-gspo", "staleness_bound": 15, "group_slots": 128, "doubts": []}
     assert tables["trainer"]["betas"] == [0.9, 0.98]
     assert tables["algorithm"]["rule"]["kernel"] == {"name": "hill", "exponent": 2.0}
     assert tables["placement"]["kind"] == "inline"

@@ -11,8 +11,9 @@ from tether.errors import ConfigError, TetherError
 
 WITH_EVERYTHING = [
     'algorithm.kl={name="k3"}',
-    "algorithm.corrections=[{name='tis'}]",
-    "algorithm.proximal=anchor",
+    "algorithm.corrections=[{name='decoupled', level='sequence'}]",
+    "algorithm.proximal=ewma",
+    "algorithm.step_size=vcpo",
     "algorithm.rule.dual_clip=3.0",
     "pipeline.max_staleness=99",
 ]

@@ -21,6 +21,7 @@ SMALL = (
     "pipeline.lag=2",
     "pipeline.prompts_per_step=2",
     "pipeline.group_size=4",
+    "algorithm.preset=sat-grpo",
     "eval.prompts=16",
     "eval.every=4",
     "trainer.warmup=2",

@@ -6,23 +6,12 @@ import math
 
 import pytest
 
+from tests.presets import RUNNING, WAITING
 from tether.config.build import train
-from tether.config.presets import PRESETS
 from tether.config.recipe import load
 from tether.errors import ConfigError
 from tether.journal.reader import RunView
 
-OLD = "needs old log-probs, the trainer's own at the weights that sampled each token"
-TOP_K = "needs the log-probs of the engine's most probable tokens"
-WAITING = {
-    "icepop-old": OLD,
-    "grpo-old": OLD,
-    "dppo-top-k": TOP_K,
-    "dppo-top-k-kl": TOP_K,
-    "sat-turn": "needs turns of tool use",
-    "estr": "threshold of estr must be given",
-}
-"""Presets whose inputs no part of a run provides, and what they are told; whatever provides them takes them out."""
 STEPS = 3
 SMALL = [
     f"run.steps={STEPS}",
@@ -45,7 +34,8 @@ def test_a_preset_whose_inputs_nobody_provides_is_refused_with_what_is_missing(n
         load("quickstart", [f"algorithm.preset={name}"])
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name not in WAITING])
+@pytest.mark.long
+@pytest.mark.parametrize("name", RUNNING)
 def test_a_preset_trains_the_quickstart_for_three_steps(name, tmp_path):
     folder = train(load("quickstart", [*SMALL, f"algorithm.preset={name}"]), tmp_path / "run")
     steps = [event for event in RunView(folder).events if event.event == "step"]

@@ -28,7 +28,7 @@ def test_smollm2_is_made_answers_and_trains(tmp_path, capsys):
         answer = loaded.model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
     assert "Paris" in loaded.tokenizer.decode(answer)
 
-    few = ("run.steps=2", "pipeline.lag=1", "pipeline.prompts_per_step=2", "pipeline.group_size=4", "eval.prompts=8")
+    few = ("run.steps=2", "pipeline.lag=1", "pipeline.prompts_per_step=2", "pipeline.group_size=5", "eval.prompts=8")
     settings = [word for setting in (*few, f"model.path={folder}") for word in ("--set", setting)]
     told = tether(capsys, "train", "smollm2-arithmetic", *settings, "--out", run)
     assert told.code == 0, told.err

@@ -6,7 +6,6 @@ import ast
 from pathlib import Path
 
 from .tables import TABLES
-from .test_groups_and_sums import DIAGNOSTICS
 
 PENDING = {
     "bound check": "planning: improvement bounds",

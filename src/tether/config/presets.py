@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
+from difflib import get_close_matches
 from typing import Any
 
 from tether.errors import UnknownNameError
@@ -204,7 +205,7 @@ _METHODS: dict[str, tuple[str, Table]] = {
     ),
     "sat-turn": ("SAT-GRPO with a q for each turn of tool use (ours)", _sat(scale={"name": "per-turn"})),
     "sat-staleness": ("SAT-GRPO with a q for each bin of staleness (ours)", _sat(scale={"name": "per-staleness"})),
-    "sat-absolute": ("SAT-GRPO with a q that is a constant (ours)", _sat(scale={"name": "absolute"})),
+    "sat-absolute": ("SAT-GRPO with a q that is a constant (ours)", _sat(scale={"name": "absolute", "value": 0.02})),
     "sat-bounded": ("SAT-GRPO with a floor and a ceiling for q (ours)", _sat(scale={"name": "bounded"})),
     "sat-ema": ("SAT-GRPO with the running average of q (ours)", _sat(scale={"name": "ema"})),
     "sat-edge": (
@@ -247,7 +248,11 @@ def preset(name: str) -> Table:
     ('sequence', 'micro-batch')
     """
     if name not in PRESETS:
-        raise UnknownNameError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
+        alike = [known for known in PRESETS if name in known] + get_close_matches(name, PRESETS, cutoff=0.4)
+        close = list(dict.fromkeys(alike))[:5] or list(_GRID)
+        raise UnknownNameError(
+            f"no preset {name!r}; close to it are {', '.join(close)}; `tether rules` lists all {len(PRESETS)}"
+        )
     return deepcopy(PRESETS[name])
 
 

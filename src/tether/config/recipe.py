@@ -216,7 +216,6 @@ def _table(value: Any, where: str) -> dict[str, Any]:
 
 def _check(recipe: Recipe) -> None:
     """What single tables cannot see."""
-    check_algorithm(recipe)
     if recipe.pipeline.group_size == 1 and recipe.algorithm.advantage.single == "drop":
         raise ConfigError(
             "pipeline.group_size = 1 leaves every group without a baseline, so nothing would be trained; use a group "
@@ -232,3 +231,4 @@ def _check(recipe: Recipe) -> None:
             f"model.reference is {recipe.model.reference!r}, but there is no [algorithm.kl] to use it; "
             "add one or leave the reference out"
         )
+    check_algorithm(recipe)

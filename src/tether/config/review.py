@@ -32,8 +32,11 @@ MISSING: Final = {
 
 def missing_inputs(algorithm: Algorithm) -> dict[str, str]:
     """Inputs that no part of a run provides, each with the name of what asks for it."""
-    asked = {PROXIMALS.name_of(algorithm.proximal): set(algorithm.proximal.inputs)}
-    names = [RULES.name_of(algorithm.rule), *(CORRECTIONS.name_of(c) for c in algorithm.corrections)]
+    asked = {f"proximal {PROXIMALS.name_of(algorithm.proximal)!r}": set(algorithm.proximal.inputs)}
+    names = [
+        f"rule {RULES.name_of(algorithm.rule)!r}",
+        *(f"correction {CORRECTIONS.name_of(c)!r}" for c in algorithm.corrections),
+    ]
     for name, traits in zip(names, algorithm.traits, strict=True):
         edges = (traits.reads, traits.measures or traits.reads)
         old = {"logp_old"} if any("old" in ENDS[edge] for edge in edges) else set()

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tether.core.algorithm import Algorithm
 from tether.core.loss import measure_scope, measure_traits
-from tether.core.statistics import Part
 from tether.core.memory import EdgeStatistics, Memory
+from tether.core.statistics import Part
 from tether.core.tokens import TokenBatch
 
 

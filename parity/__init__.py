@@ -1,0 +1,1 @@
+"""The same arrays through tether's losses and through those of verl and TRL."""

@@ -1,0 +1,1 @@
+"""The methods compared, a family a file."""
