@@ -28,30 +28,29 @@ TAIL: Final = AbsoluteQuantile(0.99)
 def observed(parts: Sequence[Part], terms: Sequence[LossTerms], reach: Spans, across: Gather | None = None) -> Metrics:
     """Mismatch, fates, staleness, marks and weights of a step; empty if no token is trainable.
 
-        >>> from tether.core.aggregation import Denominator, TokenMean
-        >>> from tether.core.advantage import GRPO
-        >>> from tether.core.algorithm import Algorithm
-        >>> from tether.core.examples import tokens_of
-        >>> from tether.core.loss import measure_scope, policy_loss
-        >>> from tether.core.rule import PolicyTokens
-        >>> from tether.core.ratio import log_ratio
-    from tether.core.seen import spans
-        >>> from tether.proximal.rollout import RolloutProximal
-        >>> from tether.rules.ppo import PPO
-        >>> tokens, logp = tokens_of(log_ratio=[0.3, 0.1], advantage=[1.0, -1.0], stale=2)
-        >>> algorithm = Algorithm(
-        ...     proximal=RolloutProximal(), level="token", rule=PPO(), aggregation=TokenMean(), advantage=GRPO())
-        >>> terms = policy_loss(PolicyTokens(logp), tokens, algorithm, measure_scope(algorithm, [(logp, tokens)]),
-        ...     Denominator(num_tokens=2, num_sequences=2))
-        >>> metrics = observed([(logp, tokens)], [terms], spans([tokens]))
-        >>> metrics["fate/clipped/positive/outward"].value, round(metrics["mismatch/abs_mean"].value, 4)
-        (0.5, 0.2)
+    >>> from tether.core.aggregation import Denominator, TokenMean
+    >>> from tether.core.advantage import GRPO
+    >>> from tether.core.algorithm import Algorithm
+    >>> from tether.core.examples import tokens_of
+    >>> from tether.core.loss import measure_scope, policy_loss
+    >>> from tether.core.rule import PolicyTokens
+    >>> from tether.core.seen import spans
+    >>> from tether.proximal.rollout import RolloutProximal
+    >>> from tether.rules.ppo import PPO
+    >>> tokens, logp = tokens_of(log_ratio=[0.3, 0.1], advantage=[1.0, -1.0], stale=2)
+    >>> algorithm = Algorithm(
+    ...     proximal=RolloutProximal(), level="token", rule=PPO(), aggregation=TokenMean(), advantage=GRPO())
+    >>> terms = policy_loss(PolicyTokens(logp), tokens, algorithm, measure_scope(algorithm, [(logp, tokens)]),
+    ...     Denominator(num_tokens=2, num_sequences=2))
+    >>> metrics = observed([(logp, tokens)], [terms], spans([tokens]))
+    >>> metrics["fate/clipped/positive/outward"].value, round(metrics["mismatch/abs_mean"].value, 4)
+    (0.5, 0.2)
 
-        Args:
-            parts: ``(logp, tokens)`` of every micro-batch, as they went into the loss.
-            terms: what the loss made of each.
-            reach: ``spans`` of the same tokens.
-            across: the all-gather over ranks; absent on one rank.
+    Args:
+        parts: ``(logp, tokens)`` of every micro-batch, as they went into the loss.
+        terms: what the loss made of each.
+        reach: ``spans`` of the same tokens.
+        across: the all-gather over ranks; absent on one rank.
     """
     if reach.staleness is None:
         return {}

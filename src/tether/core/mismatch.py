@@ -36,9 +36,9 @@ class TokenMismatch:
 
     ``k1, k2, k3`` estimate KL(behavior || current) by ``-d``, ``d^2/2``, ``e^d - 1 - d`` (Schulman 2020); ``ess`` is
     ``(sum r)^2 / (N sum r^2)``, 0 where every r is below 2^-24; ``chi2`` is ``mean (r - 1)^2``; ``tv`` is
-    ``mean |r - 1| / 2``, an unbiased estimate of the total variation, and ``tv_sampled`` ``mean |pi - mu|``, which stays
-    small where improbable tokens move; ``variance`` has ddof 0; ``ppl`` are perplexities, ``exp`` of the mean ``-logp``,
-    and ``ppl_ratio`` is current / behavior; ``low_prob`` are shares of tokens of probability below 1e-3.
+    ``mean |r - 1| / 2``, an unbiased estimate of the total variation, and ``tv_sampled`` ``mean |pi - mu|``, which
+    stays small where improbable tokens move; ``variance`` has ddof 0; ``ppl`` are perplexities, ``exp`` of the mean
+    ``-logp``, and ``ppl_ratio`` is current / behavior; ``low_prob`` are shares of tokens of probability below 1e-3.
     """
 
     def tables(self, device: torch.device) -> Tables:
