@@ -48,7 +48,7 @@ class Fates:
 
     def add(self, seen: Seen, tables: Tables) -> None:
         """One cell a token."""
-        _count(tables[0], seen, self.labels.bins(seen.staleness))
+        _count(tables[0], seen, seen.staleness)
 
     def share(self, tables: Tables) -> Float64[Tensor, "K"]:
         """Counts by staleness and code."""

@@ -17,7 +17,7 @@ from tether.core.fates import Factors, Fates, Turns
 from tether.core.loss import LossTerms
 from tether.core.mismatch import ResponseMismatch, TokenMismatch
 from tether.core.ratio import log_ratio
-from tether.core.seen import Question, Spans, looks
+from tether.core.seen import Labels, Question, Spans, looks
 from tether.core.statistics import AbsoluteQuantile, Gather, Part
 from tether.core.stretches import stretches
 from tether.records import Metric, Metrics
@@ -58,7 +58,7 @@ def observed(parts: Sequence[Part], terms: Sequence[LossTerms], reach: Spans, ac
     questions: list[Question] = [TokenMismatch(), ResponseMismatch(reach.responses, labels), Fates(labels)]
     questions += [Turns(reach.turn)] if reach.turn else []
     questions += [Factors(tuple(sorted(terms[0].marks)), tuple(terms[0].weights))]
-    shares = [_share(questions, part, term) for part, term in zip(parts, terms, strict=True)]
+    shares = [_share(questions, labels, part, term) for part, term in zip(parts, terms, strict=True)]
     sizes = [len(x) for x in shares[0].sums]
     sums = torch.stack([torch.cat([*share.sums, share.largest[None]]) for share in shares])
     reduced = _joined(sums) if across is None else _joined(torch.stack(list(across(_joined(sums)))))
@@ -87,12 +87,12 @@ class _Share(NamedTuple):
     """Of ``|d|``, the first round of the tail."""
 
 
-def _share(questions: Sequence[Question], part: Part, terms: LossTerms) -> _Share:
+def _share(questions: Sequence[Question], labels: Labels, part: Part, terms: LossTerms) -> _Share:
     logp, tokens = part
     tables = [question.tables(logp.device) for question in questions]
     counts = TAIL.no_counts(logp.device, None)
     largest = torch.zeros((), device=logp.device)
-    for seen in looks(logp, tokens, terms) if len(tokens) else ():
+    for seen in looks(logp, tokens, terms, labels) if len(tokens) else ():
         for question, own in zip(questions, tables, strict=True):
             question.add(seen, own)
         TAIL.count(seen.distance, seen.counted, counts, None)

@@ -128,9 +128,7 @@ class ResponseMismatch:
 
     def add(self, seen: Seen, tables: Tables) -> None:
         """One cell a token."""
-        cells = seen.sequence.int()
-        if self.labels.size > 1:
-            cells = torch.add(self.labels.bins(seen.staleness), cells, alpha=self.labels.size)
+        cells = torch.add(seen.staleness, seen.sequence.int(), alpha=self.labels.size)
         place = places(cells, seen.lanes)
         for table, values in zip(tables, (seen.counted, seen.moved, seen.raw), strict=True):
             table.scatter_add_(0, place, values)

@@ -124,9 +124,10 @@ class Seen:
 
     trainable: Bool[Tensor, "T"]
     sequence: Int[Tensor, "T"]
-    """As in the batch, like the next three."""
+    """As in the batch, like ``advantage`` and ``turn``."""
     advantage: Float[Tensor, "T"]
-    staleness: Int[Tensor, "T"]
+    staleness: Int32[Tensor, "T"]
+    """As bins of the step's labels."""
     turn: Int[Tensor, "T"] | None
     fates: tuple[Bool[Tensor, "T"], Bool[Tensor, "T"], Bool[Tensor, "T"]]
     """``active, clipped, outward`` of the loss."""
@@ -158,8 +159,8 @@ class Seen:
     """``e^d - 1``."""
 
 
-def looks(logp: Float[Tensor, "T"], tokens: TokenBatch, terms: LossTerms) -> Iterator[Seen]:
-    """Look at a micro-batch, stretch by stretch."""
+def looks(logp: Float[Tensor, "T"], tokens: TokenBatch, terms: LossTerms, labels: Labels) -> Iterator[Seen]:
+    """Look at a micro-batch, stretch by stretch; ``labels`` are those of staleness."""
     names, factors = tuple(terms.marks), tuple(terms.weights)
     marks = [x for name in names for x in terms.marks[name]]
     fixed = (tokens.trainable, tokens.sequence, tokens.advantage, tokens.staleness, tokens.turn)
@@ -183,7 +184,7 @@ def looks(logp: Float[Tensor, "T"], tokens: TokenBatch, terms: LossTerms) -> Ite
             trainable=trainable,
             sequence=sequence,
             advantage=advantage,
-            staleness=staleness,
+            staleness=labels.bins(staleness),
             turn=turn,
             fates=(active, clipped, outward),
             marks={name: Mark(*pair) for name, *pair in zip(names, values, among, strict=True)},
