@@ -140,7 +140,7 @@ class Factors:
         for name in self.corrections:
             weight = masked(seen.weights[name], seen.bits)
             sums += [_sum_of(weight), count_of(weight == 0) - count_of(~seen.trainable)]
-        tables[0].add_(torch.stack([x.double() for x in sums]))
+        tables[0].add_(torch.stack(sums))
 
     def share(self, tables: Tables) -> Float64[Tensor, "K"]:
         """As they are."""

@@ -67,7 +67,7 @@ class TokenMismatch:
             seen.behavior.sum(dtype=torch.float64),
             seen.raw.sum(),
         ]
-        tables[0].add_(torch.stack([x.double() for x in counts] + sums))
+        tables[0].add_(torch.stack([*counts, *sums]))
 
     def share(self, tables: Tables) -> Float64[Tensor, "K"]:
         """As they are."""
