@@ -15,13 +15,14 @@ from datetime import date
 
 import torch
 
-from tether.config.recipe import load
-from tether.models.loading import load_model
+from tether.config.recipe import Recipe, load
+from tether.models.loading import LoadedModel, load_model
 from tether.models.policy import Policy
 from tether.pipeline.packing import pack
 from tether.pipeline.rollouts import Judge, Sampling, ask
 from tether.pipeline.trainer import Trainer
 from tether.placement.inline import FreeClock, Inline
+from tether.records import Group
 from tether.registry import ENGINES, REWARDS
 from tether.tasks.prompts import PromptSource
 from tether.weights.memory import MemoryStore
@@ -39,9 +40,8 @@ def median_seconds(work: Callable[[], object], rounds: int = ROUNDS) -> float:
     return statistics.median(times)
 
 
-def step_times() -> None:
-    recipe = load("quickstart")
-    loaded = load_model("tiny-moe")
+def quickstart_groups(recipe: Recipe, loaded: LoadedModel) -> list[Group]:
+    """What a step of the quickstart is packed from: completions of eight prompts, rewarded."""
     store = MemoryStore("bfloat16")
     engine = ENGINES.build("torch").open("tiny-moe", store=store, clock=FreeClock(), device="cpu")
     source = PromptSource(
@@ -55,7 +55,13 @@ def step_times() -> None:
         return await engine.generate([request for one in asked for request in one.requests])
 
     completions = Inline().run(sample())
-    groups = [judge.group(one, completions[8 * i : 8 * i + 8], 0.0) for i, one in enumerate(asked)]
+    return [judge.group(one, completions[8 * i : 8 * i + 8], 0.0) for i, one in enumerate(asked)]
+
+
+def step_times() -> None:
+    recipe = load("quickstart")
+    loaded = load_model("tiny-moe")
+    groups = quickstart_groups(recipe, loaded)
     for budget in (16384, 512):
         step = pack(groups, recipe.algorithm.advantage, token_budget=budget, pad_id=loaded.pad_id, device="cpu")
         seconds = {}

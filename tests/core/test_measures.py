@@ -273,3 +273,22 @@ def test_perplexities_stay_finite_whatever_the_log_probabilities():
     tokens, d = tokens_at(torch.full((4,), -1e5), seed=0)
     got = measured([(d, dataclasses.replace(tokens, logp_behavior=torch.full((4,), -2e5)))])
     assert all(math.isfinite(got[f"mismatch/ppl_{name}"].value) for name in ("current", "behavior", "ratio"))
+
+
+def test_where_a_stretch_ends_does_not_matter(batch, monkeypatch):
+    tokens, d = batch
+    tokens = dataclasses.replace(in_responses(tokens), turn=torch.arange(600) % 3)
+    algorithm = recipe(SAT(), corrections=(Outliers(),))
+    whole = measured([(d, tokens)], algorithm)
+    monkeypatch.setattr("tether.core.stretches.CPU_STRETCH", 7)
+    short = measured([(d, tokens)], algorithm)
+    assert short.keys() == whole.keys()
+    for name, metric in whole.items():
+        assert short[name].value == pytest.approx(metric.value, rel=1e-9, abs=1e-12), name
+
+
+def test_the_effective_sample_is_zero_where_float32_cannot_tell_any_ratio_from_zero():
+    tokens, d = tokens_at(torch.full((4,), -20.0), seed=0)
+    got = measured([(d, tokens)])
+    assert got["mismatch/ess"].value == 0.0
+    assert got["mismatch/response_ess"].value == pytest.approx(1.0)

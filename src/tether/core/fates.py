@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
-from jaxtyping import Float64, Int64, UInt8
+from jaxtyping import Float, Float64, Int32
 from torch import Tensor
 
-from tether.core.loss import LossTerms
 from tether.core.mismatch import LOW_PROBABILITY
-from tether.core.seen import Labels, Seen
-from tether.core.tokens import TokenBatch, only
+from tether.core.seen import Labels, Seen, Tables, bits_of, count_of, masked
+from tether.core.tally import empty_tally, places, totals
 from tether.records import Metric, Metrics
 
 FATES: Final = ("kept", "clipped", "masked")
@@ -24,16 +24,17 @@ SIDES: Final = ("positive/outward", "positive/pull_back", "negative/outward", "n
 moved counts as ``pull_back``. Without an advantage there is no direction."""
 CODES: Final = len(FATES) * len(SIDES)
 """``5 fate + side``."""
-SLOTS: Final = CODES + len(SIDES)
-"""The codes, and a place for untrainable tokens."""
+FLAGS: Final = (4, 2, 2, 2, 2)
+"""A byte a token: sign of the advantage (0, 1, 3: zero, positive, negative), outward, trainable, clipped, active."""
+NUM_FLAGS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Fates:
     """Shares of fate, sign and direction, and counts of each fate at every staleness.
 
-    ``fate/<fate>/<side>`` are shares of trainable tokens and sum to 1; ``fate/<fate>/by_staleness`` and
-    ``mismatch/abs_sum_by_staleness`` (the sum of ``|d|``) are sums by label: divide by ``staleness/histogram``.
+    ``fate/<fate>/<side>`` are shares of trainable tokens and sum to 1; ``fate/<fate>/by_staleness`` are counts by
+    label: divide by ``staleness/histogram``.
     ``clip/fraction`` is the share of tokens without a gradient, ``clip/outward_fraction`` that of those among them that
     had moved outward.
     """
@@ -41,12 +42,17 @@ class Fates:
     labels: Labels
     """The staleness that tokens of the step have."""
 
-    def share(self, seen: Seen) -> Float64[Tensor, "K"]:
-        """Counts by staleness and code, then sums of ``|d|`` by staleness."""
-        bins = self.labels.bins(seen.tokens.staleness.long())
-        counts = _counts(bins, _codes(seen.terms, seen.tokens), self.labels.size)
-        moved = _sums(bins, seen.distance, self.labels.size)
-        return torch.cat([counts, moved])
+    def tables(self, device: torch.device) -> Tables:
+        """Of tokens by staleness and flags."""
+        return (empty_tally(self.labels.size * NUM_FLAGS, torch.int32, device),)
+
+    def add(self, seen: Seen, tables: Tables) -> None:
+        """One cell a token."""
+        _count(tables[0], seen, seen.staleness)
+
+    def share(self, tables: Tables) -> Float64[Tensor, "K"]:
+        """Counts by staleness and code."""
+        return _counts(tables[0])
 
     def answer(self, sums: Sequence[float]) -> Metrics:
         """``fate/``, ``clip/`` and ``staleness/``."""
@@ -68,7 +74,7 @@ class Fates:
             "clip/outward_fraction": Metric(outward / n, "mean", n),
             "staleness/mean": Metric(stale / n, "mean", n),
             "staleness/max": Metric(float(self.labels.high), "max", n),
-            **_by_label(self.labels, sums, "staleness", ("abs",)),
+            **_by_label(self.labels, sums, "staleness", ()),
         }
 
 
@@ -83,13 +89,24 @@ class Turns:
     labels: Labels
     """The turns that tokens of the step belong to."""
 
-    def share(self, seen: Seen) -> Float64[Tensor, "K"]:
-        """Counts by turn and code, then the three sums by turn."""
-        assert seen.tokens.turn is not None, "turns are asked for only where every micro-batch has them"
-        bins = self.labels.bins(seen.tokens.turn.long())
-        low = (seen.logp.exp() < LOW_PROBABILITY).double()
-        sums = [_sums(bins, x, self.labels.size) for x in (seen.distance, seen.gain - seen.d, low)]
-        return torch.cat([_counts(bins, _codes(seen.terms, seen.tokens), self.labels.size), *sums])
+    def tables(self, device: torch.device) -> Tables:
+        """Of tokens by turn and flags, then the three sums by turn."""
+        sums = (empty_tally(self.labels.size, torch.float64, device) for _ in range(3))
+        return (empty_tally(self.labels.size * NUM_FLAGS, torch.int32, device), *sums)
+
+    def add(self, seen: Seen, tables: Tables) -> None:
+        """One cell of each a token."""
+        assert seen.turn is not None, "turns are asked for only where every micro-batch has them"
+        bins = self.labels.bins(seen.turn)
+        _count(tables[0], seen, bins)
+        place = places(bins, seen.lanes)
+        low = (seen.logp < math.log(LOW_PROBABILITY)).double()
+        for table, values in zip(tables[1:], (seen.moved, seen.gain.double() - seen.d, low), strict=True):
+            table.scatter_add_(0, place, values)
+
+    def share(self, tables: Tables) -> Float64[Tensor, "K"]:
+        """Counts by turn and code, then the sums."""
+        return torch.cat([_counts(tables[0]), *(totals(table) for table in tables[1:])])
 
     def answer(self, sums: Sequence[float]) -> Metrics:
         """``turn/``, and ``by_turn`` of ``fate/`` and ``mismatch/``."""
@@ -108,18 +125,26 @@ class Factors:
     corrections: tuple[str, ...]
     """Names of the corrections."""
 
-    def share(self, seen: Seen) -> Float64[Tensor, "K"]:
-        """A pair of sums for each, and the number of tokens."""
-        sums = [torch.count_nonzero(seen.trainable)]
+    def tables(self, device: torch.device) -> Tables:
+        """A number, and a pair for each."""
+        return (torch.zeros(1 + 2 * (len(self.marks) + len(self.corrections)), dtype=torch.float64, device=device),)
+
+    def add(self, seen: Seen, tables: Tables) -> None:
+        """The number of tokens, and a pair of sums for each."""
+        sums = [count_of(seen.trainable)]
         for name in self.marks:
-            value, among = seen.terms.marks[name]
-            held = value & among if value.dtype == torch.bool else only(among, value)
-            sums += [held.sum(dtype=torch.float64), torch.count_nonzero(among)]
+            value, among = seen.marks[name]
+            is_share = value.dtype == torch.bool
+            total = count_of(value & among) if is_share else _sum_of(masked(value, bits_of(among)))
+            sums += [total, count_of(among)]
         for name in self.corrections:
-            weight = seen.terms.weights[name]
-            sums += [only(seen.trainable, weight).sum(dtype=torch.float64)]
-            sums += [torch.count_nonzero((weight == 0) & seen.trainable)]
-        return torch.stack([x.double() for x in sums])
+            weight = masked(seen.weights[name], seen.bits)
+            sums += [_sum_of(weight), count_of(weight == 0) - count_of(~seen.trainable)]
+        tables[0].add_(torch.stack(sums))
+
+    def share(self, tables: Tables) -> Float64[Tensor, "K"]:
+        """As they are."""
+        return tables[0]
 
     def answer(self, sums: Sequence[float]) -> Metrics:
         """Marks that no token carries are left out."""
@@ -133,30 +158,33 @@ class Factors:
         }
 
 
-def _codes(terms: LossTerms, tokens: TokenBatch) -> UInt8[Tensor, "T"]:
-    """``5 fate + side`` of every token; from ``CODES`` on for untrainable ones."""
-    # sums of bytes: a select of a byte by a random mask takes fifty times as long as an addition
-    masked = tokens.trainable & ~(terms.active | terms.clipped)
-    negative = tokens.advantage < 0
-    zero = ~(negative | (tokens.advantage > 0))
-    side = 2 * negative.byte() + (~terms.outward).byte() + 3 * zero.byte()
-    return side + 5 * terms.clipped.byte() + 10 * masked.byte() + CODES * (~tokens.trainable).byte()
+def _sum_of(x: Float[Tensor, "T"]) -> Float64[Tensor, ""]:
+    return x.sum(dtype=torch.float64)
 
 
-def _counts(bins: Int64[Tensor, "T"], codes: UInt8[Tensor, "T"], size: int) -> Float64[Tensor, "K"]:
-    # scatter_add, not bincount: that waits for the device
-    index = bins * SLOTS + codes
-    table = torch.zeros(size * SLOTS, dtype=torch.int64, device=index.device)
-    return table.scatter_add_(0, index, torch.ones_like(index)).double()
+def _count(tally: Int32[Tensor, "K"], seen: Seen, bins: Int32[Tensor, "T"]) -> None:
+    """Add every token at ``64 bin + flags``."""
+    # sums of bytes: thirty-two of them are added at once
+    active, clipped, outward = (x.view(torch.uint8) for x in seen.fates)
+    sign = seen.advantage.sign().to(torch.int8).view(torch.uint8).bitwise_and_(3)
+    flags = torch.add(active, clipped, alpha=2).add_(seen.trainable.view(torch.uint8), alpha=4)
+    flags.add_(outward, alpha=8).add_(sign, alpha=16)
+    place = places(flags.int().add_(bins, alpha=NUM_FLAGS), seen.lanes)
+    tally.scatter_add_(0, place, torch.ones_like(bins))
 
 
-def _sums(bins: Int64[Tensor, "T"], values: Float64[Tensor, "T"], size: int) -> Float64[Tensor, "K"]:
-    return values.new_zeros(size).scatter_add_(0, bins, values)
+def _counts(tally: Int32[Tensor, "slots"]) -> Float64[Tensor, "K"]:
+    """Trainable tokens by label and code, from the tally by label and flags."""
+    table = totals(tally).view(-1, *FLAGS)[:, :, :, 1]
+    fates = torch.stack([table[..., 0, 1], table[..., 1, :].sum(-1), table[..., 0, 0]], 1)  # [labels, 3, 4, 2]
+    zero, positive, _, negative = fates.unbind(2)
+    moved = torch.cat([positive.flip(-1), negative.flip(-1), zero.sum(-1, keepdim=True)], -1)
+    return moved.flatten()
 
 
 def _rows(labels: Labels, sums: Sequence[float]) -> list[Sequence[float]]:
-    """The counts of every label, by code, untrainable tokens left out."""
-    return [sums[i * SLOTS : i * SLOTS + CODES] for i in range(labels.size)]
+    """The counts of every label, by code."""
+    return [sums[i * CODES : (i + 1) * CODES] for i in range(labels.size)]
 
 
 Kind = Literal["staleness", "turn"]
@@ -177,7 +205,7 @@ def _by_label(labels: Labels, sums: Sequence[float], kind: Kind, names: Sequence
             mine = slice(k * len(SIDES), (k + 1) * len(SIDES))
             yield f"fate/{fate}/by_{kind}", histogram([sum(row[mine]) for row in rows])
         for k, name in enumerate(names):
-            start = size * (SLOTS + k)
+            start = size * (CODES + k)
             yield f"mismatch/{name}_sum_by_{kind}", histogram(sums[start : start + size])
 
     return dict(histograms())

@@ -1,4 +1,4 @@
-"""What the tokens of a step looked like: every question at once, each micro-batch looked at once, one wait at the end.
+"""What the tokens of a step looked like: every question at once, a stretch of tokens at a time, one wait at the end.
 
 Sums and counts are joined over micro-batches and ranks before anything is divided, so that no answer depends on how a
 step was split: a variance or an effective sample size is no mean of its parts'.
@@ -7,42 +7,22 @@ step was split: a variance or an effective sample size is no mean of its parts'.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from tether.core.fates import Factors, Fates, Turns
 from tether.core.loss import LossTerms
 from tether.core.mismatch import ResponseMismatch, TokenMismatch
 from tether.core.ratio import log_ratio
-from tether.core.seen import Question, Seen, Spans
-from tether.core.statistics import AbsoluteQuantile, Gather, Part, Sofar, measure
-from tether.core.tokens import TokenBatch, only
+from tether.core.seen import Labels, Question, Spans, looks
+from tether.core.statistics import AbsoluteQuantile, Gather, Part
+from tether.core.stretches import stretches
 from tether.records import Metric, Metrics
 
 TAIL: Final = AbsoluteQuantile(0.99)
-
-
-@dataclass(frozen=True, slots=True)
-class AbsoluteMax:
-    """The largest ``|d|`` of trainable tokens; 0 if there are none."""
-
-    rounds: ClassVar[int] = 1
-
-    def local(self, d: Float[Tensor, "T"], tokens: TokenBatch, sofar: Sofar) -> Float[Tensor, ""]:
-        """Of a micro-batch."""
-        return only(tokens.trainable, d).abs().amax() if len(d) else d.new_zeros(())
-
-    def reduce(self, parts: Sequence[Tensor]) -> Float[Tensor, ""]:
-        """The largest of the largest."""
-        return torch.stack(list(parts)).amax()
-
-    def finish(self, reduced: Sofar) -> Float[Tensor, ""]:
-        """It is the number."""
-        return reduced[0]
 
 
 def observed(parts: Sequence[Part], terms: Sequence[LossTerms], reach: Spans, across: Gather | None = None) -> Metrics:
@@ -74,18 +54,16 @@ def observed(parts: Sequence[Part], terms: Sequence[LossTerms], reach: Spans, ac
     """
     if reach.staleness is None:
         return {}
-    questions: list[Question] = [TokenMismatch(), ResponseMismatch(reach.responses), Fates(reach.staleness)]
+    labels = reach.staleness
+    questions: list[Question] = [TokenMismatch(), ResponseMismatch(reach.responses, labels), Fates(labels)]
     questions += [Turns(reach.turn)] if reach.turn else []
     questions += [Factors(tuple(sorted(terms[0].marks)), tuple(terms[0].weights))]
-    micro_batches = (Seen.of(logp, t, term) for (logp, t), term in zip(parts, terms, strict=True))
-    shares = [[question.share(seen) for question in questions] for seen in micro_batches]
-    sizes = [len(share) for share in shares[0]]
-    sums = torch.stack([torch.cat(share) for share in shares]).sum(0)
-    if across is not None:
-        sums = torch.stack(list(across(sums))).sum(0)
-    pairs = [(log_ratio(logp.detach(), t.logp_behavior), t) for logp, t in parts]
-    ends = measure(pairs, [TAIL, AbsoluteMax()], across)
-    tail, largest, *values = torch.cat([ends[TAIL].double()[None], ends[AbsoluteMax()].double()[None], sums]).tolist()
+    shares = [_share(questions, labels, part, term) for part, term in zip(parts, terms, strict=True)]
+    sizes = [len(x) for x in shares[0].sums]
+    sums = torch.stack([torch.cat([*share.sums, share.largest[None]]) for share in shares])
+    reduced = _joined(sums) if across is None else _joined(torch.stack(list(across(_joined(sums)))))
+    tail = _tail(parts, [share.counts for share in shares], across)
+    *values, largest, p99 = torch.cat([reduced, tail.double()[None]]).tolist()
     metrics: Metrics = {}
     for question, size in zip(questions, sizes, strict=True):
         metrics |= question.answer(values[:size])
@@ -93,6 +71,54 @@ def observed(parts: Sequence[Part], terms: Sequence[LossTerms], reach: Spans, ac
     count = metrics["mismatch/abs_mean"].count
     return {
         **metrics,
-        "mismatch/p99": Metric(tail, "mean", count),
+        "mismatch/p99": Metric(p99, "mean", count),
         "mismatch/max": Metric(largest, "max", count),
     }
+
+
+class _Share(NamedTuple):
+    """What a micro-batch says."""
+
+    sums: list[Float64[Tensor, "_"]]
+    """One tensor a question."""
+    largest: Float64[Tensor, ""]
+    """``max |d|``; 0 if there are no tokens."""
+    counts: Int64[Tensor, "bins"]
+    """Of ``|d|``, the first round of the tail."""
+
+
+def _share(questions: Sequence[Question], labels: Labels, part: Part, terms: LossTerms) -> _Share:
+    logp, tokens = part
+    tables = [question.tables(logp.device) for question in questions]
+    counts = TAIL.no_counts(logp.device, None)
+    largest = torch.zeros((), device=logp.device)
+    for seen in looks(logp, tokens, terms, labels) if len(tokens) else ():
+        for question, own in zip(questions, tables, strict=True):
+            question.add(seen, own)
+        TAIL.count(seen.distance, seen.counted, counts, None)
+        largest = torch.maximum(largest, seen.distance.amax())
+    sums = [question.share(own) for question, own in zip(questions, tables, strict=True)]
+    return _Share(sums, largest.double(), counts.long())
+
+
+def _tail(parts: Sequence[Part], first: Sequence[Int64[Tensor, "bins"]], across: Gather | None) -> Float[Tensor, ""]:
+    """The quantile, from the counts of its first round: only the second looks at the tokens again."""
+
+    def joined(shares: Sequence[Tensor]) -> Tensor:
+        here = TAIL.reduce(shares)
+        return here if across is None else TAIL.reduce(across(here))
+
+    upper = joined(first)
+    bucket = TAIL.bucket(upper)
+    second = []
+    for logp, tokens in parts:
+        counts = TAIL.no_counts(logp.device, bucket)
+        for current, behavior, trainable in stretches(logp.detach(), tokens.logp_behavior, tokens.trainable):
+            TAIL.count(log_ratio(current, behavior).abs(), trainable.int(), counts, bucket)
+        second.append(counts.long())
+    return TAIL.finish((upper, joined(second)))
+
+
+def _joined(rows: Float64[Tensor, "N K"]) -> Float64[Tensor, "K"]:
+    """Sums added up, and the largest, which stands last, compared."""
+    return torch.cat([rows[:, :-1].sum(0), rows[:, -1:].amax(0)])

@@ -23,6 +23,8 @@ def stretches(*columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """
     width = max(1, *(column.shape[1:].numel() for column in columns))
     length = (CPU_STRETCH if columns[0].device.type == "cpu" else STRETCH) // width
+    if len(columns[0]) <= length:  # most batches of a run, where a split costs as much as an operation
+        return iter((columns,))
     return zip(*(torch.split(column, length) for column in columns), strict=True)
 
 
