@@ -35,8 +35,8 @@ types: install-dev ## mypy, strict, on src
 layers: install-dev ## import-linter: which room may import which
 	$(BIN)/lint-imports --no-logo
 
-unit: install-dev ## The default test suite alone
-	$(BIN)/pytest
+unit: install-dev ## The default test suite alone, in two processes
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
 test-long: install-dev ## The heavier tier: tests marked `long`
 	$(BIN)/pytest -m long
