@@ -20,7 +20,7 @@ from tether.registry import RULES
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GMPO:
-    """``A rho`` with ``rho = exp(mean_t x_t)``, ``x_t`` a token's log-ratio, clipped pessimistically by the sign of A.
+    """Geometric mean of clipped token ratios: ``A rho`` with ``rho = exp(mean_t x_t)``, x a token's clipped log-ratio.
 
     GMPO (arXiv:2507.20673): ``x_t = min(d_t, log_clip)`` where ``A > 0``, ``max(d_t, -log_clip)`` where ``A < 0``.
     Every token carries the objective of its response and its own gradient ``A rho``, none if it was clipped; so under

@@ -19,7 +19,7 @@ from tether.registry import RULES
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TOPR:
-    """``sg[w] A log pi`` with ``w = 1`` where ``A > 0`` and ``w = min(r, 1)`` where ``A < 0`` (arXiv:2503.14286).
+    """Tapered REINFORCE: ``sg[w] A log pi``, ``w = 1`` where ``A > 0``, ``min(r, 1)`` elsewhere (arXiv:2503.14286).
 
     What is good is learned whatever its ratio, without any correction of where it came from; what is bad is pushed down
     no further once the policy has left it. The paper has one ratio a response, the product: level ``product``; token by

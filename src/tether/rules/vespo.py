@@ -24,10 +24,10 @@ FADED = 1e-30
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VESPO:
-    """``sg[phi(W)] A log pi`` with ``phi(W) = W^k e^(rate (1 - W))``, W the product of the response's ratios.
+    """REINFORCE by a shaped weight ``W^k e^(rate (1 - W))``, W the product of the response's ratios.
 
-    VESPO (arXiv:2602.10693). ``phi(1) = 1``; it rises up to ``W = k / rate`` and then fades, pull-back too. Defaults
-    are those of the authors' code and of TRL. At level ``product`` alone: W is the sum of log-ratios, guarded, then
+    VESPO (arXiv:2602.10693): ``sg[phi(W)] A log pi``. ``phi(1) = 1``; it rises up to ``W = k / rate`` and then
+    fades, pull-back too. Defaults are those of the authors' code and of TRL. At level ``product`` alone: W is the sum of log-ratios, guarded, then
     ``exp``. TRL averages over tokens (``token-mean``). A weight beside it multiplies phi, whereas TRL puts it into W.
     Input and output ``[T]``; the gradient is ``A phi``.
 
