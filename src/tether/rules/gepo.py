@@ -24,10 +24,10 @@ class GEPO:
     """REINFORCE by ``pi(y) / E``, one expectation for the whole group: ``E = sum_j mu(y_j)^2 / sum_j mu(y_j)``.
 
     Group expectation policy optimization (arXiv:2508.17850): ``sg[w] A log pi`` with ``w = pi(y) / E``.
-    The denominator is shared by the group and never tiny, at the price of a weight that is not 1 on-policy: there it is ``mu(y) / E``. Probabilities are those of whole
-    responses, at level ``product`` alone, always against the behavior policy; ``log w`` is guarded as a log-ratio is.
-    Nothing is clipped; the mean over responses of token means (``seq-mean-token-mean``) has no bias by length.
-    Input and output ``[T]``; the gradient is ``A w``.
+    The denominator is shared by the group and never tiny, at the price of a weight that is not 1 on-policy: there it is
+    ``mu(y) / E``. Probabilities are those of whole responses, at level ``product`` alone, always against the behavior
+    policy; ``log w`` is guarded as a log-ratio is. Nothing is clipped; the mean over responses of token means (``seq-
+    mean-token-mean``) has no bias by length. Input and output ``[T]``; the gradient is ``A w``.
 
     Two answers, probable to 0.2 and 0.1 now, to 0.1 and 0.3 when sampled: E = (.01 + .09) / .4 = 0.25:
 

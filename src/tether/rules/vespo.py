@@ -26,10 +26,10 @@ FADED = 1e-30
 class VESPO:
     """REINFORCE by a shaped weight ``W^k e^(rate (1 - W))``, W the product of the response's ratios.
 
-    VESPO (arXiv:2602.10693): ``sg[phi(W)] A log pi``. ``phi(1) = 1``; it rises up to ``W = k / rate`` and then
-    fades, pull-back too. Defaults are those of the authors' code and of TRL. At level ``product`` alone: W is the sum of log-ratios, guarded, then
-    ``exp``. TRL averages over tokens (``token-mean``). A weight beside it multiplies phi, whereas TRL puts it into W.
-    Input and output ``[T]``; the gradient is ``A phi``.
+    VESPO (arXiv:2602.10693): ``sg[phi(W)] A log pi``. ``phi(1) = 1``; it rises up to ``W = k / rate`` and then fades,
+    pull-back too. Defaults are those of the authors' code and of TRL. At level ``product`` alone: W is the sum of log-
+    ratios, guarded, then ``exp``. TRL averages over tokens (``token-mean``). A weight beside it multiplies phi, whereas
+    TRL puts it into W. Input and output ``[T]``; the gradient is ``A phi``.
 
     >>> from math import log
     >>> from tether.core.examples import tokens_of
