@@ -126,7 +126,7 @@ AGGREGATIONS = Registry("aggregation", plural="aggregations", rooms=("tether.cor
 ADVANTAGES = Registry("advantage", plural="advantages", rooms=("tether.core",))
 KL_PENALTIES = Registry("kl", plural="KL penalties", rooms=("tether.core",))
 PROXIMALS = Registry("proximal", plural="proximals", rooms=("tether.proximal",))
-STEP_SIZES = Registry("step size", plural="step sizes", rooms=("tether.core.step_sizes",))
+STEP_SIZES = Registry("step-size", plural="step sizes", rooms=("tether.core.step_sizes",))
 REPLAYS = Registry("replay", plural="replays", rooms=("tether.replay",))
 REWARDS = Registry("reward", plural="rewards", rooms=("tether.rewards",))
 TASKS = Registry("task", plural="tasks", rooms=("tether.tasks",))
