@@ -48,9 +48,7 @@ def test_a_micro_batch_that_may_hold_too_few_long_answers_is_a_doubt():
 
 def test_sat_against_the_anchor_of_a_single_update_is_refused():
     told = refused("algorithm.preset=sat-grpo", "algorithm.proximal=anchor", "algorithm.corrections=[{name='tis'}]")
-    assert told.startswith(
-        "rule 'sat' measures how far ratios lie from 1, and against proximal 'anchor' with one update"
-    )
+    assert told.startswith("rule 'sat' cuts ratios by what it measures, and against proximal 'anchor' with one update")
     assert told.endswith("use proximal = 'rollout'")
 
 
@@ -63,3 +61,49 @@ def test_doubts_stand_in_the_resolved_recipe():
     settings = ["algorithm.preset=grpo", "algorithm.proximal=anchor", "algorithm.corrections=[{name='tis'}]"]
     recipe = load("quickstart", settings)
     assert recipe.resolved()["derived"]["doubts"] == doubts_of(recipe) != []
+
+
+@pytest.mark.parametrize("scale", ["{name='bounded', ceiling=0.01}", "{name='ema'}"])
+def test_a_scale_that_a_single_response_cannot_hold_needs_no_ten(scale):
+    assert load("quickstart", [*FEW, "algorithm.preset=sat-gspo", f"algorithm.rule.scale={scale}"])
+
+
+def test_a_lagged_quantile_needs_no_ten_responses_now():
+    assert load("quickstart", [*FEW, "algorithm.preset=sat-gspo", "algorithm.measure=lagged"])
+
+
+def test_a_quantile_for_each_staleness_needs_them_as_a_plain_one_does():
+    told = refused(*FEW, "algorithm.preset=sat-gspo", "algorithm.rule.scale=per-staleness")
+    assert "gates nothing with fewer than 10 responses" in told
+
+
+@pytest.mark.parametrize("measure", ["micro-batch", "rank", "lagged"])
+def test_a_groups_expectation_is_measured_over_the_step_alone(measure):
+    assert refused("algorithm.preset=gepo", f"algorithm.measure={measure}").startswith("a group's expectation is about")
+
+
+@pytest.mark.parametrize("name", ["seqclip", "opsm"])
+def test_a_mask_over_a_ratio_that_is_always_one_is_refused(name):
+    chosen = f"algorithm.corrections=[{{name='tis'}}, {{name='{name}', edge='clipped'}}]"
+    told = refused("algorithm.preset=gspo", "algorithm.proximal=anchor", chosen)
+    assert told.startswith(f"correction {name!r} reads pi / anchor, which one update a batch makes 1 everywhere")
+
+
+def test_a_gate_over_a_ratio_that_is_always_one_is_refused():
+    chosen = "algorithm.rule={name='sat-edge', mismatch='weight'}"
+    assert "which is always 1 with proximal 'rollout'" in refused("algorithm.preset=sat-grpo", chosen)
+
+
+@pytest.mark.parametrize("setting", ["decay=0.0", "window=0"])
+def test_an_average_that_is_the_current_policy_is_refused(setting):
+    assert " of ewma must lie in " in refused("algorithm.preset=ppo-ewma", f"algorithm.proximal.{setting}")
+
+
+def test_a_proximal_that_nothing_reads_is_a_doubt():
+    (doubt,) = doubts("algorithm.preset=gepo", "algorithm.proximal=ewma")
+    assert doubt.startswith("nothing in this recipe reads proximal 'ewma'")
+
+
+def test_a_replay_is_named_once():
+    told = refused("algorithm.preset=grpo", "algorithm.replay=['routing', 'routing']")
+    assert told.startswith("algorithm.replay names each replay once")

@@ -85,9 +85,9 @@ def test_tokens_without_an_advantage_and_untrainable_ones_are_no_casualties():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"decay": 1.0}, r"decay of ewma must lie in \[0, 1\) \(0.8 is usual\); got 1.0"),
+        ({"decay": 1.0}, r"decay of ewma must lie in \(0, 1\) \(0.8 is usual\); got 1.0"),
         ({"decay": math.nan}, "decay of ewma must"),
-        ({"window": -1}, "window of ewma must lie in 0 .. 1000000"),
+        ({"window": -1}, "window of ewma must lie in 1 .. 1000000"),
         ({"reset_below": 1.5}, r"reset_below of ewma must lie in \[0, 1\] \(0.9 is usual\); got 1.5"),
     ],
 )

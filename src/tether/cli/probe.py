@@ -10,7 +10,7 @@ import click
 
 @click.command("probe")
 @click.argument("source", metavar="MODEL|RUN")
-@click.option("--engine-dtype", default="bf16", show_default=True, help="bf16 or float32: what the engine computes in.")
+@click.option("--engine-dtype", help="bf16 or float32: what the engine computes in; default: the run's, or bf16.")
 @click.option(
     "--replay", metavar="routing", help="Ask for a replay of routes; a mixture of experts is replayed anyway."
 )
@@ -19,7 +19,7 @@ import click
 @click.option("--prompts", default=64, show_default=True, type=int, help="Training prompts.")
 @click.option("--completions", default=4, show_default=True, type=int, help="Of each prompt.")
 @click.option("--max-tokens", type=int, help="Of a completion; default: the run's, or 32.")
-@click.option("--temperature", default=1.0, show_default=True, type=float, help="Of the sampling.")
+@click.option("--temperature", type=float, help="Of the sampling; default: the run's, or 1.")
 @click.option("--seed", default=0, show_default=True, type=int, help="Of prompts and samples.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for probe.html and probe.json; else none is made.")
 @click.option("--device", default="auto", show_default=True)

@@ -86,7 +86,8 @@ def thresholds_of(probed: Probed) -> list[tuple[str, str]]:
             told = f"the two sides agree in more than {1 - first.share:.0%} of the tokens, or in all but for rounding"
             lines.append((f"{name}, no threshold", told))
             continue
-        replay = " --set 'algorithm.replay=[{name=\"routing\"}]'" if name == WITH else ""
+        routing = '{name="routing"}' if name == WITH else ""
+        replay = f" --set 'algorithm.replay=[{routing}]'"
         paste = f"--set 'algorithm.corrections=[{{name=\"estr\", threshold={first.value:g}}}]'{replay}"
         lines.append((f"{name}, masks {first.masked:.2%} of these tokens", paste))
     return lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -48,7 +47,8 @@ class ProbeSettings:
 
     source: str
     """A model by embedded name, folder or hub name; or a run directory, for its final model."""
-    engine_dtype: str = "bfloat16"
+    engine_dtype: str | None = None
+    """The run's own, or bfloat16, if not given."""
     replay: str | None = None
     """``routing`` asks for a replay and refuses a model that has no routes; without it a mixture is replayed too."""
     task_name: str | None = None
@@ -60,12 +60,13 @@ class ProbeSettings:
     """Of each prompt."""
     max_tokens: int | None = None
     """Of a completion; the run's own, or 32, if not given."""
-    temperature: float = 1.0
+    temperature: float | None = None
+    """The run's own, or 1, if not given."""
     seed: int = 0
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.engine_dtype not in DTYPES:
+        if self.engine_dtype is not None and self.engine_dtype not in DTYPES:
             raise ConfigError(f"the engine's dtype must be one of {', '.join(DTYPES)}; got {self.engine_dtype!r}")
         if self.replay not in (None, "routing"):
             raise ConfigError(f"a probe replays 'routing' and nothing else; got {self.replay!r}")
@@ -77,7 +78,7 @@ class ProbeSettings:
                 f"a probe takes at most {MOST_RESPONSES} responses, prompts times completions; got "
                 f"{self.prompts} x {self.completions}: take fewer"
             )
-        if not (math.isfinite(self.temperature) and 1e-6 <= self.temperature <= 1e3):
+        if self.temperature is not None and not 1e-6 <= self.temperature <= 1e3:
             raise ConfigError(
                 f"the temperature of a probe must lie in 1e-6 .. 1e3, since greedy tokens come from no distribution; "
                 f"got {self.temperature}: take 1, or what the run will sample with"
@@ -133,8 +134,10 @@ def probe(settings: ProbeSettings, told: Told = lambda what, done, total: None) 
     padding. In a run the trainer keeps its float32 weights, and their rounding comes on top.
     """
     model, config = locate(settings.source)
-    device, dtype = device_of(settings.device), DTYPES[settings.engine_dtype]
-    max_tokens = settings.max_tokens or int(config.get("engine", {}).get("max_tokens", 32))
+    ran = config.get("engine", {})
+    device, dtype = device_of(settings.device), DTYPES[settings.engine_dtype or ran.get("dtype", "bfloat16")]
+    max_tokens = settings.max_tokens or int(ran.get("max_tokens", 32))
+    temperature = settings.temperature or float(ran.get("temperature", 1.0))
     loaded = load_model(model, device=device)
     table = with_options(_task_table(settings, config, loaded), settings.options)
     policy = Policy(loaded)
@@ -145,30 +148,23 @@ def probe(settings: ProbeSettings, told: Told = lambda what, done, total: None) 
     sampling = Sampling(
         seed=settings.seed,
         group_size=settings.completions,
-        temperature=settings.temperature,
+        temperature=temperature,
         max_tokens=max_tokens,
         routing=routing is not None,
     )
     rollouts = list(_sampled(engine, prompts, sampling, told))
-    scorer = Scorer(policy, TOKEN_BUDGET, settings.temperature)
+    scorer = Scorer(policy, TOKEN_BUDGET, temperature)
     without = _scored(scorer, rollouts, "computing", told)
     rerouting, replayed = None, None
     if routing is not None:
         rerouting = rerouting_of(rollouts, _own_routes(scorer, rollouts, told))
-        replayed = _scored(Scorer(policy, TOKEN_BUDGET, settings.temperature, routing), rollouts, "replaying", told)
+        replayed = _scored(Scorer(policy, TOKEN_BUDGET, temperature, routing), rollouts, "replaying", told)
     parts = {} if rerouting is None else rerouting.parts()
     behavior = np.concatenate([r.completion.logp for r in rollouts])
     about = {
-        "model": settings.source,
-        "task": table["name"],
-        "engine_dtype": dtype,
-        "trainer_dtype": "float32",
-        "prompts": settings.prompts,
-        "completions": settings.completions,
-        "max_tokens": max_tokens,
-        "temperature": settings.temperature,
-        "seed": settings.seed,
-        "device": device,
+        **{name: getattr(settings, name) for name in ("prompts", "completions", "seed")},
+        **{"model": settings.source, "task": table["name"], "engine_dtype": dtype, "trainer_dtype": "float32"},
+        **{"max_tokens": max_tokens, "temperature": temperature, "device": device},
     }
     return Probed(
         about=about,

@@ -60,6 +60,8 @@ class Change:
     @property
     def is_allowed(self) -> bool:
         """Whether a run can go on with it."""
+        if self.key == "algorithm.replay":  # the rollouts under way were sampled with or without their routes
+            return False
         return any(self.key == key or self.key.startswith(f"{key}.") for key in MAY_CHANGE)
 
     def __str__(self) -> str:

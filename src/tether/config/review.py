@@ -6,11 +6,12 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from tether.core.composition import doubts
-from tether.core.memory import Smoothed
 from tether.core.ratio import ENDS
-from tether.core.statistics import AbsoluteQuantile
 from tether.errors import ConfigError
 from tether.registry import CORRECTIONS, PROXIMALS, RULES
+from tether.scales.per_staleness import PerStaleness
+from tether.scales.per_turn import PerTurn
+from tether.scales.quantile import Quantile
 
 if TYPE_CHECKING:
     from tether.config.recipe import Recipe
@@ -51,6 +52,12 @@ def check_algorithm(recipe: Recipe) -> None:
         raise ConfigError(f"{who} needs {MISSING.get(name, name)}")
     if not _is_papers(recipe) and (inert := _inert(recipe)):
         raise ConfigError(inert[0])
+    for correction in recipe.algorithm.corrections:
+        if correction.traits.reads == "clipped" and _is_always_one(recipe):
+            raise ConfigError(
+                f"correction {CORRECTIONS.name_of(correction)!r} reads pi / anchor, which one update a batch makes 1 "
+                "everywhere: let it read another edge"
+            )
 
 
 def doubts_of(recipe: Recipe) -> list[str]:
@@ -59,7 +66,13 @@ def doubts_of(recipe: Recipe) -> list[str]:
     found = doubts(algorithm.level, algorithm.rule, algorithm.corrections)
     if _is_papers(recipe):
         found += _inert(recipe)
-    if _is_always_one(recipe):
+    reads = {traits.reads for traits in algorithm.traits}
+    if not reads & {"clipped", "weight"} and algorithm.proximal.stands_for != "behavior":
+        found.append(
+            f"nothing in this recipe reads proximal {PROXIMALS.name_of(algorithm.proximal)!r}: the rule "
+            f"{RULES.name_of(algorithm.rule)!r} stands against the behavior policy by itself"
+        )
+    if _is_always_one(recipe) and algorithm.rule.traits.reads == "clipped":
         found.append(
             f"proximal {PROXIMALS.name_of(algorithm.proximal)!r} with one update a batch makes every clipped ratio 1: "
             "nothing is ever clipped, and what remains is the gradient of REINFORCE times the weights"
@@ -80,7 +93,7 @@ def _inert(recipe: Recipe) -> list[str]:
     found = []
     if algorithm.rule.traits.needs and algorithm.rule.traits.reads == "clipped" and _is_always_one(recipe):
         found.append(
-            f"rule {RULES.name_of(algorithm.rule)!r} measures how far ratios lie from 1, and against proximal "
+            f"rule {RULES.name_of(algorithm.rule)!r} cuts ratios by what it measures, and against proximal "
             f"{PROXIMALS.name_of(algorithm.proximal)!r} with one update a batch every ratio is 1: use "
             "proximal = 'rollout'"
         )
@@ -99,11 +112,12 @@ def _is_always_one(recipe: Recipe) -> bool:
 
 
 def _fewest_responses(algorithm: Algorithm) -> int:
-    """Responses below which the largest one alone holds the quantile; 0 where that plays no part."""
-    if algorithm.level == "token":
+    """Responses below which the largest one alone holds the quantile of its own scope; 0 where that plays no part: a
+    quantile of other updates, or one that is held below a ceiling, may be exceeded by all of them."""
+    if algorithm.level == "token" or algorithm.measure == "lagged":
         return 0
-    needs = [need.statistic if isinstance(need, Smoothed) else need for need in algorithm.rule.traits.needs]
-    levels = [need.quantile for need in needs if isinstance(need, AbsoluteQuantile) and need.quantile < 1]
+    scale = getattr(algorithm.rule, "scale", None)
+    levels = [scale.level] if isinstance(scale, Quantile | PerStaleness | PerTurn) and scale.level < 1 else []
     return max((math.ceil(1 / (1 - level) - 1e-9) for level in levels), default=0)
 
 

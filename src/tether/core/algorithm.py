@@ -64,6 +64,8 @@ class Algorithm:
                 raise ConfigError(f"Algorithm.{name} takes an object, not the name {got!r}; names belong in recipes")
         if not 0 <= self.entropy <= MOST_ENTROPY:
             raise ConfigError(f"algorithm.entropy must lie in 0 .. {MOST_ENTROPY:g} (0 for none); got {self.entropy}")
+        if len({type(replay) for replay in self.replay}) < len(self.replay):
+            raise ConfigError("algorithm.replay names each replay once; got one of them twice: keep one")
         check_composition(self.proximal, self.level, self.rule, self.corrections, self.measure)
 
     @property

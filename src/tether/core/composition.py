@@ -83,10 +83,15 @@ def check_composition(
             f"a running average goes on once an update, and measure = {measure!r} measures several times; "
             "use measure = 'step' or 'lagged'"
         )
-    if measure == "lagged" and any(isinstance(need, GroupExpectation) for need in needs):
+    if measure != "step" and any(isinstance(need, GroupExpectation) for need in needs):
         raise ConfigError(
-            "measure = 'lagged' hands on the numbers of the update before, and a group's expectation is about its own "
-            f"responses; use measure = 'step' with rule {factors[0].name!r}"
+            f"a group's expectation is about all of its responses, and measure = {measure!r} may see some of them, or "
+            f"others; use measure = 'step' with rule {factors[0].name!r}"
+        )
+    if rule.traits.measures == "weight" and proximal.stands_for == "behavior":
+        raise ConfigError(
+            f"rule {factors[0].name!r} measures proximal / behavior, which is always 1 with proximal "
+            f"{PROXIMALS.name_of(proximal)!r}: measure another edge, or take another proximal policy"
         )
 
 

@@ -20,6 +20,8 @@ FIXED = float(1 << 24)
 """d^2 is summed as a whole number of 2^-24: exact whatever the order, up to 10^9 tokens at the guard."""
 MOST_BITS = int(torch.tensor(LOG_RATIO_LIMIT).view(torch.int32))
 """The guard as a float32 bit pattern: |d| ends there."""
+LEAST_BUDGET = 1e-6
+"""Some sixteen times the fixed point; below, its rounding would decide."""
 MOST_BUDGET = LOG_RATIO_LIMIT**2
 """A budget that nothing exceeds."""
 
@@ -71,9 +73,10 @@ class SecondMomentLimit:
     rounds: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        if not 0 < self.budget <= MOST_BUDGET:
+        if not LEAST_BUDGET <= self.budget <= MOST_BUDGET:
             raise ValueError(
-                f"budget of a second moment must lie in (0, {MOST_BUDGET:g}] (0.04 is usual); got {self.budget}"
+                f"budget of a second moment must lie in [{LEAST_BUDGET:g}, {MOST_BUDGET:g}] (0.04 is usual); got "
+                f"{self.budget}"
             )
 
     def local(self, d: Float[Tensor, "T"], tokens: TokenBatch, sofar: Sofar) -> Int64[Tensor, "2 bins"]:

@@ -115,7 +115,7 @@ def contracted(
     psi = by.kernel(by.u, q)
     met = gate if by.meets is None else gate & by.meets
     contraction = torch.maximum(psi, (~met).to(psi.dtype))  # a select by a random mask takes twice as long
-    out = capped(gain, torch.lerp(tokens.advantage, plain, contraction))
+    out = capped(gain, torch.lerp(tokens.advantage, plain, contraction.to(plain.dtype)))
     marks = {
         "sat/gate_fraction": Mark(gate, tokens.trainable),
         "sat/newly_cut_fraction": Mark((gain.detach() <= plain) & ~out.active, tokens.trainable),

@@ -68,6 +68,10 @@ def _checked(row: Row, shape: RoutingShape) -> tuple[Experts, np.ndarray]:
             f"recorded routes must fit the model being trained; those of {name} have {', '.join(wrong)}: does the "
             "engine hold the same model, and report prompt and completion?"
         )
+    if not np.issubdtype(experts.dtype, np.integer):
+        raise DataError(f"recorded experts must be whole numbers; those of {name} are {experts.dtype}")
+    if np.issubdtype(experts.dtype, np.unsignedinteger):
+        experts = experts.astype(np.int16)  # so that it can be compared with the mark of none
     if experts.max(initial=NO_EXPERT) >= shape.num_experts or experts.min(initial=0) < NO_EXPERT:
         raise DataError(
             f"recorded experts must lie in 0 .. {shape.num_experts - 1}, or be {NO_EXPERT} where unknown; those of "

@@ -349,8 +349,11 @@ class Trainer:
         else:
             sizes = [float(sum(len(row.rollout.completion) for row in m.rows)) for m in step.micro_batches]
             weighted = [(w, rule.readings(scope[measured])) for w, scope in zip(sizes, scopes, strict=True)]
-        total = sum(weight for weight, _ in weighted)
-        return {name: Metric(sum(w * readings[name] for w, readings in weighted) / total) for name in weighted[0][1]}
+        found: dict[str, list[tuple[float, float]]] = {}  # a scope in which a reading has no value leaves it out
+        for weight, readings in weighted:
+            for name, value in readings.items():
+                found.setdefault(name, []).append((weight, value))
+        return {name: Metric(sum(w * x for w, x in each) / sum(w for w, _ in each)) for name, each in found.items()}
 
 
 def _by_rollout(micro_batches: Sequence[MicroBatch], values: Sequence[Tensor]) -> dict[str, Tensor]:

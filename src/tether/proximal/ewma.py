@@ -38,7 +38,7 @@ class EWMAProximal:
     """
 
     decay: float | None = None
-    """How much the past counts at each update, in [0, 1); none: from the window."""
+    """How much the past counts at each update, in (0, 1); none: from the window."""
     window: int = 8
     """How stale the data are at most, in updates: decay = window / (window + 2). Not read where a decay is given."""
     reset_below: float = 0.0
@@ -48,10 +48,10 @@ class EWMAProximal:
     inputs: ClassVar[tuple[str, ...]] = ("logp_average",)
 
     def __post_init__(self) -> None:
-        if self.decay is not None and not 0.0 <= self.decay < 1.0:
-            raise ValueError(f"decay of ewma must lie in [0, 1) (0.8 is usual); got {self.decay}")
-        if not 0 <= self.window <= MOST_WINDOW:
-            raise ValueError(f"window of ewma must lie in 0 .. {MOST_WINDOW} (8 is usual); got {self.window}")
+        if self.decay is not None and not 0.0 < self.decay < 1.0:  # 0 is the current policy itself: ratio 1
+            raise ValueError(f"decay of ewma must lie in (0, 1) (0.8 is usual); got {self.decay}")
+        if not 1 <= self.window <= MOST_WINDOW:
+            raise ValueError(f"window of ewma must lie in 1 .. {MOST_WINDOW} (8 is usual); got {self.window}")
         if not 0.0 <= self.reset_below <= 1.0:
             raise ValueError(f"reset_below of ewma must lie in [0, 1] (0.9 is usual); got {self.reset_below}")
 
