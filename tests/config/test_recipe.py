@@ -105,7 +105,7 @@ def test_an_unknown_recipe_or_placement_is_named(tmp_path):
         "trainer.gradient_checkpointing=yes",
         "trainer.schedule=linear",
         "pipeline.regime=async",
-        "pipeline.max_staleness=none",
+        "pipeline.max_staleness=some",
         "model.dtype=float16",
         "algorithm.level=word",
         "algorithm.measure=ranks",
@@ -219,7 +219,7 @@ def test_a_preset_discards_the_algorithm_of_the_recipe_and_later_settings_apply_
     )
     assert load(path).resolved()["algorithm"]["rule"]["scale"] == {"name": "quantile", "level": 0.5}
     assert load(path).resolved()["algorithm"]["level"] == "token"
-    after = load(path, ["algorithm.entropy=0.25", "algorithm.preset=sat-gspo", "algorithm.rule.scale.level=0.8"])
+    after = load(path, ["algorithm.preset=sat-gspo", "algorithm.rule.scale.level=0.8"])
     assert after.algorithm.entropy == 0.0
     assert after.algorithm.level == "sequence"
     assert after.resolved()["algorithm"]["rule"]["scale"]["level"] == 0.8
@@ -302,7 +302,6 @@ def test_a_changed_preset_is_shown_as_changed():
     assert load(settings=["algorithm.preset=dr-grpo"]).algorithm_label == "dr-grpo"
     assert load(settings=["algorithm.rule.scale.level=0.9"]).algorithm_label == "sat-gspo-r3"
     assert load(settings=["algorithm.rule.scale.level=0.8"]).algorithm_label == "sat-gspo-r3, changed"
-    assert load(settings=["algorithm.rule.scale.level=0.8", "algorithm.preset=grpo"]).algorithm_label == "grpo"
 
 
 # --- presets
@@ -436,3 +435,34 @@ def test_the_quickstart_says_in_toml_what_the_issue_asks_for():
     assert tables["pipeline"]["prompts_per_step"] * tables["pipeline"]["group_size"] == pytest.approx(64, rel=0.5)
     assert tables["eval"]["prompts"] >= 1024
     assert tomllib.loads((Path(train.__file__).parents[1] / "recipes" / "quickstart.toml").read_text())
+
+
+# --- what stands on top of a preset
+
+
+def test_an_option_of_a_listed_correction_can_be_set_by_its_place():
+    recipe = load(settings=["algorithm.preset=estr", "algorithm.corrections.0.threshold=0.006"])
+    assert recipe.resolved()["algorithm"]["corrections"][0]["threshold"] == 0.006
+    assert recipe.algorithm_label == "estr"
+    with pytest.raises(ConfigError, match=r"algorithm.corrections.1.cap cannot be set: there are 1 entries"):
+        load(settings=["algorithm.preset=tis", "algorithm.corrections.1.cap=3.0"])
+
+
+def test_a_recipe_file_changes_an_option_of_a_presets_inner_plug_in_and_keeps_the_plug_in(tmp_path):
+    path = recipe_file(tmp_path, '[algorithm]\npreset = "sat-bounded"\n[algorithm.rule.scale]\nlevel = 0.8\n')
+    assert load(path).resolved()["algorithm"]["rule"]["scale"] == {
+        "name": "bounded",
+        "level": 0.8,
+        "floor": 0.01,
+        "ceiling": 0.1,
+    }
+
+
+def test_a_preset_that_would_discard_an_earlier_setting_is_refused():
+    with pytest.raises(ConfigError, match=r"algorithm.preset would discard algorithm.rule.epsilon_low before it"):
+        load(settings=["algorithm.rule.epsilon_low=0.1", "algorithm.preset=sat-grpo"])
+
+
+def test_an_option_that_may_be_left_out_is_unset_by_none():
+    recipe = load(settings=["algorithm.preset=dual-clip", "algorithm.rule.dual_clip=none"])
+    assert recipe.resolved()["algorithm"]["rule"]["dual_clip"] is None

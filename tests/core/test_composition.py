@@ -222,7 +222,7 @@ def gepo(**choices) -> Algorithm:
 
 
 def test_an_expectation_of_groups_cannot_be_the_last_updates():
-    with pytest.raises(ConfigError, match=r"measure = 'lagged' may see some of them, .*; use measure = 'step' with rule 'gepo'"):
+    with pytest.raises(ConfigError, match=r"'lagged' may see some of them, .*; use measure = 'step' with rule 'gepo'"):
         gepo(measure="lagged")
     assert gepo(measure="step").measure == "step"
 

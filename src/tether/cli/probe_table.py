@@ -88,7 +88,8 @@ def thresholds_of(probed: Probed) -> list[tuple[str, str]]:
             continue
         routing = '{name="routing"}' if name == WITH else ""
         replay = f" --set 'algorithm.replay=[{routing}]'"
-        paste = f"--set 'algorithm.corrections=[{{name=\"estr\", threshold={first.value:g}}}]'{replay}"
+        model = f" --set model.path={probed.about['model']}"
+        paste = f"--set algorithm.preset=estr --set algorithm.corrections.0.threshold={first.value:g}{replay}{model}"
         lines.append((f"{name}, masks {first.masked:.2%} of these tokens", paste))
     return lines
 

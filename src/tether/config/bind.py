@@ -7,7 +7,7 @@ import functools
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 
@@ -99,6 +99,8 @@ def _value(f: dataclasses.Field[Any], hint: Any, value: Any, where: str) -> Any:
         return _plugins(registry, f, hint, value, where)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return bind(hint, value, where)
+    if value == "none" and type(None) in get_args(hint):
+        return None
     if isinstance(value, bool) and hint is not bool:
         raise ConfigError(f"{where} must be {_shown(hint)}; got {value!r}")
     if isinstance(value, float) and not math.isfinite(value):

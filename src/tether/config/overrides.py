@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tether.config.presets import preset
@@ -45,14 +45,19 @@ def parse(text: str) -> tuple[str, Any]:
 def apply(recipe: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     """The recipe with every setting applied, in order; the recipe itself is changed.
 
-    Setting ``algorithm.preset`` discards everything under ``[algorithm]`` so far; what follows applies on top.
+    Setting ``algorithm.preset`` discards everything that the recipe has under ``[algorithm]``; what follows applies on
+    top, and what came before it is an error, not lost.
     Naming another plug-in discards the options of the one before.
     """
+    lost: list[str] = []
     for text in settings:
         key, value = parse(text)
         if key == "algorithm.preset":
+            if lost and isinstance(value, str):
+                raise ConfigError(f"--set algorithm.preset would discard {', '.join(lost)} before it; give it first")
             recipe["algorithm"] = {"preset": value}
             continue
+        lost += [key] if key.startswith("algorithm.") else []
         if key.startswith("algorithm."):
             table = recipe.get("algorithm", {})
             recipe["algorithm"] = {**expand(table), **({"preset": table["preset"]} if "preset" in table else {})}
@@ -69,11 +74,16 @@ def expand(algorithm: Any) -> dict[str, Any]:
         return own
     if not isinstance(algorithm["preset"], str):
         raise ConfigError(f'algorithm.preset must be a name, such as "sat-gspo"; got {algorithm["preset"]!r}')
-    table = preset(algorithm["preset"])
+    return _merged(preset(algorithm["preset"]), own)
+
+
+def _merged(before: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with another's keys on top, tables inside likewise, unless they name another plug-in."""
+    table = dict(before)
     for key, value in own.items():
-        before = table.get(key)
-        if isinstance(value, dict) and isinstance(before, dict) and value.get("name", before["name"]) == before["name"]:
-            table[key] = {**before, **value}
+        there = table.get(key)
+        if isinstance(value, dict) and isinstance(there, dict) and value.get("name", there["name"]) == there["name"]:
+            table[key] = _merged(there, value)
         else:
             table[key] = value
     return table
@@ -84,6 +94,9 @@ def _put(recipe: dict[str, Any], key: str, value: Any) -> None:
     table = recipe
     for depth, name in enumerate(path):
         inner = table.get(name)
+        if isinstance(inner, list) and depth + 1 < len(path) and path[depth + 1].isdigit():
+            _put_into(inner, [*path[depth + 1 :], last], value, key)
+            return
         if isinstance(inner, str) and ".".join(path[: depth + 1]) in PLUGIN_KEYS:
             inner = {"name": inner}
         if inner is None:
@@ -97,3 +110,12 @@ def _put(recipe: dict[str, Any], key: str, value: Any) -> None:
     if (is_name or is_kind) and table.get(last) != value:
         table.clear()
     table[last] = value
+
+
+def _put_into(entries: list[Any], path: list[str], value: Any, key: str) -> None:
+    """One key of one entry of a list of plug-ins, as in ``algorithm.corrections.0.cap``."""
+    number, name = int(path[0]), path[-1]
+    if len(path) != 2 or number >= len(entries):
+        raise ConfigError(f"{key} cannot be set: there are {len(entries)} entries, each with keys of its own, from 0")
+    entry = entries[number]
+    entries[number] = {**({"name": entry} if isinstance(entry, str) else entry), name: value}

@@ -98,7 +98,10 @@ class Recipe:
         """The preset's name, with a note if a key of it was changed; the rule's where there is no preset."""
         if not self.preset:
             return RULES.name_of(self.algorithm.rule)
-        as_named = _algorithm({"preset": self.preset}, self.engine.max_tokens)
+        try:
+            as_named = _algorithm({"preset": self.preset}, self.engine.max_tokens)
+        except ConfigError:  # a preset that is whole only with a setting of one's own, such as estr's threshold
+            return self.preset
         return self.preset if as_named == self.algorithm else f"{self.preset}, changed"
 
     def resolved(self) -> dict[str, Any]:

@@ -21,12 +21,12 @@ PROVIDED: Final = frozenset({"logp_anchor", "logp_average", "entropy_behavior", 
 """Optional fields that a run fills."""
 MISSING: Final = {
     "logp_old": "old log-probs, the trainer's own at the weights that sampled each token, which no part of a run keeps "
-    "yet; proximal = 'rollout' or 'ewma' need none",
+    "yet; algorithm.proximal = 'ewma' needs none (the running average of the weights)",
     "top_k": "the log-probs of the engine's most probable tokens, which a run does not carry to the trainer yet; "
-    "divergence = 'tv' or 'kl' need none",
+    "algorithm.rule.divergence = 'tv' or 'kl' need none",
     "top_k_behavior": "the log-probs of the engine's most probable tokens, which a run does not carry to the trainer "
-    "yet; divergence = 'tv' or 'kl' need none",
-    "turn": "turns of tool use, which no task has yet; scale = 'quantile' needs none",
+    "yet; algorithm.rule.divergence = 'tv' or 'kl' need none",
+    "turn": "turns of tool use, which no task has yet; algorithm.rule.scale = 'quantile' needs none",
 }
 """What is meant by an input that nobody provides, and the way out."""
 
