@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tether.core.aggregation import Denominator
     from tether.core.algorithm import Algorithm
     from tether.core.loss import LossTerms, measure_scope, policy_loss
-    from tether.core.rule import PolicyTokens, Surrogate
+    from tether.core.rule import PolicyTokens, Surrogate, Traits
     from tether.core.statistics import Statistics
     from tether.core.surrogate import effective_radius
     from tether.core.tokens import TokenBatch
@@ -37,6 +37,7 @@ _HOME = {
     "Statistics": "tether.core.statistics",
     "Surrogate": "tether.core.rule",
     "TokenBatch": "tether.core.tokens",
+    "Traits": "tether.core.rule",
     "build": "tether.config.build",
     "effective_radius": "tether.core.surrogate",
     "load": "tether.config.recipe",
@@ -59,6 +60,7 @@ __all__ = [
     "Statistics",
     "Surrogate",
     "TokenBatch",
+    "Traits",
     "build",
     "effective_radius",
     "load",

@@ -49,9 +49,25 @@ def _print_all() -> None:
         table.add_column(title, no_wrap=True)
     for name, preset in PRESETS.items():
         denominator, rule = preset["proximal"]["name"], preset["rule"]["name"]
-        table.add_row(f"  {name}", denominator, preset["level"], rule, ", ".join(_beside(preset)), preset["measure"])
+        mark = " *" if _waits(name) else ""
+        table.add_row(
+            f"  {name}{mark}", denominator, preset["level"], rule, ", ".join(_beside(preset)), preset["measure"]
+        )
     Console(width=120, highlight=False).print(table)
+    click.echo("* needs what no part of a run provides yet, or a number of yours: tether rules NAME says what")
     click.echo("tether rules NAME explains one; tether rules --check RECIPE shows what a recipe multiplies to")
+
+
+def _waits(name: str) -> str:
+    """Why a preset cannot run as it is; empty if it can."""
+    from tether.config.recipe import load
+    from tether.errors import ConfigError
+
+    try:
+        load("quickstart", [f"algorithm.preset={name}"])
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def _beside(preset: dict[str, Any]) -> list[str]:
@@ -66,7 +82,7 @@ def _print_check(recipe: Recipe) -> None:
     from tether.config.review import doubts_of
     from tether.core.composition import factors_of, product_of, shown
     from tether.core.ratio import ENDS
-    from tether.registry import PROXIMALS, REPLAYS, STEP_SIZES
+    from tether.registry import KL_PENALTIES, PROXIMALS, REPLAYS, STEP_SIZES
 
     algorithm = recipe.algorithm
     factors = factors_of(algorithm.level, algorithm.rule, algorithm.corrections)
@@ -79,8 +95,13 @@ def _print_check(recipe: Recipe) -> None:
     click.echo(f"  product      {shown(product_of(algorithm.proximal, factors))}")
     needs = dict.fromkeys(str(need) for traits in algorithm.traits for need in traits.needs)
     click.echo(f"  statistics   {_listed(needs, algorithm.measure)}")
+    if algorithm.kl is not None:
+        click.echo(
+            f"  KL penalty   {KL_PENALTIES.name_of(algorithm.kl)}, {algorithm.kl.coefficient:g} of pi / reference"
+        )
     if algorithm.step_size is not None:
-        click.echo(f"  step size    {STEP_SIZES.name_of(algorithm.step_size)}")
+        measured = map(str, algorithm.step_size.traits.needs)
+        click.echo(f"  step size    {STEP_SIZES.name_of(algorithm.step_size)}: {', '.join(measured)} over the step")
     if algorithm.replay:
         click.echo(f"  replay       {', '.join(REPLAYS.name_of(replay) for replay in algorithm.replay)}")
     for doubt in doubts_of(recipe):
@@ -92,6 +113,8 @@ def _listed(needs: Iterable[str], scope: str) -> str:
 
 
 def _print_one(name: str) -> None:
+    from difflib import get_close_matches
+
     from tether.config.presets import PRESETS, summary
     from tether.errors import UnknownNameError
     from tether.registry import ALGORITHM_KINDS
@@ -100,6 +123,8 @@ def _print_one(name: str) -> None:
     if name in PRESETS:
         found = True
         click.echo(f"preset {name}: {summary(name)}\n")
+        if reason := _waits(name):
+            click.echo(f"  it cannot run as it is: {reason}\n")
         for key, value in PRESETS[name].items():
             click.echo(f"  algorithm.{key} = {value}")
     for registry in ALGORITHM_KINDS:
@@ -109,8 +134,10 @@ def _print_one(name: str) -> None:
             found = True
             _print_plugin(registry.kind, name, registry.get(name))
     if not found:
-        known = [n for registry in ALGORITHM_KINDS for n in registry.names()]
-        raise UnknownNameError(f"no rule, preset or choice {name!r}; there are {', '.join([*known, *PRESETS])}")
+        known = dict.fromkeys([*(n for registry in ALGORITHM_KINDS for n in registry.names()), *PRESETS])
+        alike = [*(n for n in known if name.lower() in n), *get_close_matches(name, known, cutoff=0.4)]
+        close = ", ".join(list(dict.fromkeys(alike))[:8]) or "none"
+        raise UnknownNameError(f"no rule, preset or choice {name!r}; close to it: {close}; tether rules lists them all")
 
 
 def _print_plugin(kind: str, name: str, cls: type) -> None:
