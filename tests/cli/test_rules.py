@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from tests.presets import WAITING
 from tether.config.presets import PRESETS
 from tether.registry import ALGORITHM_KINDS, RULES
 
@@ -52,8 +53,37 @@ def test_a_name_of_a_preset_and_of_a_choice_explains_both(capsys):
     assert "advantage grpo\n" in told
 
 
-def test_an_unknown_name_lists_the_known_ones(capsys):
+def test_an_unknown_name_is_answered_with_those_close_to_it(capsys):
     told = tether(capsys, "rules", "stat")
     assert told.code == 1
-    assert told.err.startswith("error: no rule, preset or choice 'stat'; there are ")
-    assert all(name in told.err for name in (*NAMES, *PRESETS))
+    assert told.err.startswith("error: no rule, preset or choice 'stat'; close to it: sat, ")
+    assert "close to it: dppo, paper/dppo" in tether(capsys, "rules", "DPPO").err
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_a_preset_that_cannot_run_says_so_and_stands_with_a_star(capsys, name):
+    assert "it cannot run as it is: " in tether(capsys, "rules", name).out
+    assert f"  {name} * " in tether(capsys, "rules").out
+
+
+def test_the_product_and_everything_beside_the_rule_is_shown_for_a_recipe(capsys):
+    told = tether(capsys, "rules", "--check", "quickstart", "--set", "algorithm.preset=tis")
+    for line in (
+        "  rule         ppo reads clipped = pi / anchor, by token",
+        "  weight       tis reads weight = anchor / behavior, by token",
+        "  product      pi / behavior",
+        "  statistics   none",
+    ):
+        assert line in told.out
+    assert "doubtful: proximal 'anchor' with one update a batch makes every clipped ratio 1" in told.out
+    told = tether(capsys, "rules", "--check", "quickstart", "--set", "algorithm.preset=paper/sat-gspo-r3")
+    for word in ("low_var_kl of pi / reference", "over the micro-batch", "replay       routing"):
+        assert word in told.out
+    assert (
+        "vcpo: EffectiveShare" in tether(capsys, "rules", "--check", "quickstart", "--set", "algorithm.preset=vcpo").out
+    )
+
+
+def test_what_cannot_be_asked_together_is_refused(capsys):
+    assert tether(capsys, "rules", "sat", "--check", "quickstart").code != 0
+    assert tether(capsys, "rules", "--set", "run.steps=1").code != 0
