@@ -77,7 +77,7 @@ def test_the_product_and_everything_beside_the_rule_is_shown_for_a_recipe(capsys
         assert line in told.out
     assert "doubtful: proximal 'anchor' with one update a batch makes every clipped ratio 1" in told.out
     told = tether(capsys, "rules", "--check", "quickstart", "--set", "algorithm.preset=paper/sat-gspo-r3")
-    for word in ("low_var_kl of pi / reference", "over the micro-batch", "replay       routing"):
+    for word in ("low_var_kl, 0.001 of pi / reference", "over the micro-batch", "replay       routing"):
         assert word in told.out
     assert (
         "vcpo: EffectiveShare" in tether(capsys, "rules", "--check", "quickstart", "--set", "algorithm.preset=vcpo").out
