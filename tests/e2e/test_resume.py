@@ -170,7 +170,11 @@ def test_settings_that_may_change_are_shown_and_taken(stopped):
 
 
 @pytest.mark.parametrize(
-    "setting", ["run.seed=1", "pipeline.lag=3", "engine.dtype=float32", "task.modulus=5", "trainer.dtype=bfloat16"]
+    "setting",
+    [
+        *("run.seed=1", "pipeline.lag=3", "engine.dtype=float32", "task.modulus=5", "trainer.dtype=bfloat16"),
+        "algorithm.replay=['routing']",
+    ],
 )
 def test_settings_that_would_break_the_run_are_refused_and_nothing_is_touched(stopped, setting):
     before = sorted(path.name for path in stopped.rglob("*"))

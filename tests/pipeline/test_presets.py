@@ -66,3 +66,15 @@ def test_a_step_size_is_measured_over_the_whole_step_whatever_the_recipes_scope(
         trainer = trainer_of(dense, algorithm_of("vcpo", measure=measure))
         sizes.append(trainer.step(step_of(dense.groups, budget)).metrics["policy/step_size"].value)
     assert sizes[0] == pytest.approx(sizes[1], rel=1e-4)
+
+
+def test_a_reading_that_some_scopes_lack_is_the_mean_of_those_that_have_it(dense):
+    """M2PO has no upper end where the budget holds by itself, which is so in some micro-batches and not in others."""
+    highs = []
+    for budget in (1e-4, 3e-3, 5e-3, 7e-3, 1e-2):
+        algorithm = algorithm_of("m2po", measure="micro-batch", rule={"name": "m2po", "budget": budget})
+        report = trainer_of(dense, algorithm).step(step_of(dense.groups, 40))
+        assert report.updated
+        highs.append(report.metrics["m2po/high"].value if "m2po/high" in report.metrics else None)
+    assert highs[0] is not None
+    assert all(high is None or math.isfinite(high) for high in highs)
