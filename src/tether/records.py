@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
-Experts = NDArray[np.int8] | NDArray[np.int16]
+Experts = NDArray[np.integer[Any]]
 NO_EXPERT: Final = -1
 """In the place of an expert where no route is known."""
 

@@ -184,7 +184,6 @@ def two_groups(model: Any) -> list[Group]:
         (lambda e: e[..., :1], "1 experts a token instead of 2"),
         (lambda e: e + np.int8(8), r"must lie in 0 .. 7, or be -1 where unknown; those of rollout 'g0/1' go from 7"),
         (lambda e: e - np.int8(1), r"those of rollout 'g0/1' go from -2 to 6"),
-        (lambda e: e.astype(np.float32), "must be whole numbers; those of rollout 'g0/1' are float32"),
         (lambda e: e.astype(np.uint8), "must lie in 0 .. 7, or be -1 where unknown; those of rollout 'g0/1' go from"),
         (lambda e: np.zeros_like(e), "a token goes through 2 different experts; rollout 'g0/1' has a route that names"),
     ],
