@@ -15,6 +15,7 @@ from tests.architecture.tree import ROOT
 from tests.report.conftest import make_run
 from tether.cli.console import PIPED_WIDTH, RANKS, TrainingConsole
 from tether.journal import RunView
+from tether.records import Event, Metric
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +47,17 @@ def lines_of(run: RunView, width: int, *, is_live: bool = False) -> list[str]:
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160])
 def test_no_line_is_wider_than_the_terminal(run, width):
-    lines = lines_of(run, width)[3:]  # after the header, which a terminal wraps between words
+    lines = lines_of(run, width)[4:]  # after the header, which a terminal wraps between words
     assert max(map(len, lines)) <= width
     assert len([line for line in lines if line.startswith("step") and "reward" in line]) == 60
-    wrapped = [line.strip("\x1b[?25l") for line in lines_of(run, width, is_live=True)[:3]]
+    wrapped = [line.strip("\x1b[?25l") for line in lines_of(run, width, is_live=True)[:4]]
     assert max(map(len, wrapped)) <= width
 
 
 @pytest.mark.parametrize("width", [20, 60, 80, 100, 120, 140, 160])
 def test_a_narrow_terminal_leaves_out_the_parts_of_least_rank(run, width):
     marks = {"reward": "reward", "acc": "acc", "stale": "stale", "|d|": "|d|", "eta": "eta", "tok/s": "tok/s"}
-    marks |= {"q": " q ", "cut": "cut", "radius": "radius", "work": "gen"}
+    marks |= {"q": " q ", "cut": "cut", "size": "size", "radius": "radius", "work": "gen"}
     for line in lines_of(run, width):
         if line.startswith("step") and "held-out" not in line:
             is_shown = [marks[name] in line for name in RANKS]
@@ -72,6 +73,7 @@ def test_a_piped_line_holds_every_part(run):
         "q 0.",
         "radius -0.",
         "cut ",
+        "size 0.8",
         " tok/s",
         "gen ",
         "train ",
@@ -79,6 +81,34 @@ def test_a_piped_line_holds_every_part(run):
         "eval ",
     ):
         assert part in line
+
+
+def step_line(run: RunView, numbers: dict[str, float], width: int) -> str:
+    """The line of a step with these numbers."""
+    file = io.StringIO()
+    console = Console(width=width, file=file, highlight=False, color_system=None)
+    metrics = {name: Metric(value) for name, value in numbers.items()}
+    TrainingConsole(resolved(run), Path("run"), console=console, now=lambda: 0.0).on_event(
+        Event(event="step", step=1, version=1, metrics=metrics)
+    )
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, PIPED_WIDTH])
+def test_every_rule_shows_the_share_without_a_gradient_and_its_step_size(run, width):
+    line = step_line(run, {"clip/fraction": 0.123, "policy/step_size": 0.85}, width)
+    assert "cut 12.3%  size 0.85" in line
+    assert " q " not in line
+    assert "radius" not in line
+
+
+def test_with_sat_the_cut_is_what_only_sat_cuts(run):
+    assert "cut  4.5%" in step_line(run, {"clip/fraction": 0.123, "sat/newly_cut_fraction": 0.045}, 80)
+    assert "size" not in step_line(run, {"sat/newly_cut_fraction": 0.045}, PIPED_WIDTH)
+
+
+def test_the_head_names_the_parts_beside_the_rule(run):
+    assert lines_of(run, 120)[2] == "denominator rollout; corrections tis; step size vcpo"
 
 
 def test_columns_stand_below_each_other(run):

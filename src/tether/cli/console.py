@@ -23,14 +23,14 @@ from tether.records import Event, Metrics
 
 SHARES = (("gen", "generate"), ("train", "train"), ("pub", "publish"), ("eval", "eval"))
 """Kinds of work whose share of the time so far is shown."""
-PIPED_WIDTH = 172
+PIPED_WIDTH = 184
 """Columns when the output is piped."""
 LINES = 40
 """About how many step lines a whole run prints."""
 BESIDE_BAR = 58
 """Columns of what stands beside the bar of a terminal."""
-RANKS = ("reward", "acc", "stale", "|d|", "eta", "tok/s", "q", "cut", "radius", "work")
-"""Parts of a step's line; where the terminal is narrow, the last of these go first."""
+RANKS = ("reward", "stale", "|d|", "cut", "size", "acc", "eta", "tok/s", "q", "radius", "work")
+"""Parts of a step's line; on a narrow terminal the last of these go first. Its bar has acc and eta, too."""
 
 
 def print_recipe(resolved: Mapping[str, Any]) -> None:
@@ -163,9 +163,10 @@ class TrainingConsole:
             f"algorithm {r['derived']['algorithm']} over the {algorithm['measure']}; "
             f"{pipeline['regime']}, lag {pipeline['lag']}; engine {engine['kind']} {engine['dtype']}, "
             f"trainer {r['trainer']['dtype']}",
+            _factors(algorithm),
             f"no token will be staler than {r['derived']['staleness_bound']} optimizer updates when it is trained on",
         ]
-        for line in lines:
+        for line in filter(None, lines):
             self._say(Text(line))
 
     def _on_eval(self, event: Event) -> None:
@@ -223,10 +224,16 @@ class TrainingConsole:
             "stale": stale.ljust(len(f"{bound:.1f}/{bound:.0f}")),
             "|d|": f"{_number(m, 'mismatch/abs_mean'):.4f}",
         }
+        if "sat/q" in m:
+            values["q"] = f"{_number(m, 'sat/q'):.4f}"
         if "sat/effective_radius_low" in m:
             low, high = (_number(m, f"sat/effective_radius_{side}") for side in ("low", "high"))
-            cut = _number(m, "sat/newly_cut_fraction")
-            values |= {"q": f"{_number(m, 'sat/q'):.4f}", "radius": f"-{low:.3f}/+{high:.3f}", "cut": f"{cut:>5.1%}"}
+            values["radius"] = f"-{low:.3f}/+{high:.3f}"
+        cuts = [name for name in ("sat/newly_cut_fraction", "clip/fraction") if name in m]
+        if cuts:
+            values["cut"] = f"{_number(m, cuts[0]):>5.1%}"
+        if "policy/step_size" in m:
+            values["size"] = f"{_number(m, 'policy/step_size'):.2f}"
         parts = {name: Text.assemble((f"{name} ", "dim"), value) for name, value in values.items()}
         total = sum(self._seconds.values()) or 1.0
         shares = [
@@ -235,6 +242,18 @@ class TrainingConsole:
         parts["tok/s"] = Text.assemble(f"{self._tokens / total:>5.0f}", (" tok/s", "dim"))
         parts["work"] = Text.assemble(*(piece for share in shares for piece in share))
         return parts
+
+
+def _factors(algorithm: Mapping[str, Any]) -> str:
+    """The parts that an algorithm has beside its rule.
+
+    >>> _factors({"proximal": {"name": "ewma"}, "corrections": [{"name": "icepop"}], "step_size": None, "replay": []})
+    'denominator ewma; corrections icepop'
+    """
+    words = {"proximal": "denominator", "corrections": "corrections", "replay": "replay", "step_size": "step size"}
+    chosen = {key: algorithm.get(key) or () for key in words}
+    parts = {key: part if isinstance(part, list) else [part] for key, part in chosen.items() if part}
+    return "; ".join(f"{words[key]} {', '.join(part['name'] for part in listed)}" for key, listed in parts.items())
 
 
 def _number(metrics: Metrics, name: str) -> float:

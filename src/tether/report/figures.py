@@ -1,11 +1,12 @@
-"""The curves of a report: which metrics stand together, how they are drawn, and what healthy looks like."""
+"""The curves of a report, drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal
+from itertools import cycle
+from typing import Any, Final
 
 import numpy as np
 from bokeh.models import (
@@ -22,15 +23,11 @@ from numpy.typing import NDArray
 
 from tether.journal import RunView
 from tether.journal.reader import Series
+from tether.journal.schema import label_order
+from tether.report.panels import GREY, SEVERAL, Curve, Panel
 
-BLUE: Final = "#3d85c6"
-"""What a panel is about."""
-ORANGE: Final = "#e08a1e"
-"""Its upper end: the worst token, the outer radius."""
-GREEN: Final = "#2e9e86"
-"""What the run is for: accuracy on prompts that it does not train on."""
-GREY: Final = "#8a919c"
-"""What to compare with: a bound, a threshold. All four are readable on a light and on a dark page."""
+LEGEND_ROOM: Final = 81
+"""Letters beside each other above a figure that is half a page wide, of which a line's sample takes six."""
 
 MOST_POINTS: Final = 2000
 """A longer curve is thinned to the lowest and the highest point of each of half as many stretches."""
@@ -47,170 +44,21 @@ NUM_WINDOWS: Final = 25
 """The running mean of a long curve is over one in so many of its points."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """One line of a figure."""
-
-    metric: str
-    """A name, or a pattern (``throughput/*``) of which the first match is drawn."""
-    label: str
-    colour: str
-    event: str = "step"
-    band: tuple[str, str] | None = None
-    """Metrics of the lower and the upper end of its interval, drawn if both were measured."""
-    dash: Literal["solid", "dashed"] = "solid"
-    """``dashed`` for a curve that may lie exactly on another one; it has no dots, so that the other shows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """One figure with its sentence."""
-
-    title: str
-    unit: str
-    says: str
-    """What it shows and what healthy looks like, in a sentence or two."""
-    curves: tuple[Curve, ...]
-    scale: Literal["linear", "log"] = "linear"
-    """``log`` is kept only where every value drawn is above 0."""
-    level: tuple[str, str] | None = None
-    """A number of the resolved recipe to compare with, drawn as a dotted line: its label and its dotted place."""
-    kind: Literal["curves", "histogram"] = "curves"
-    is_noisy: bool = True
-    """Whether a long run's curves need a running mean to be read."""
-
-
-PANELS: Final = (
-    Panel(
-        title="Reward",
-        unit="mean reward",
-        says="Mean reward of the rollouts that each step trained on. Healthy: it climbs through the noise and "
-        "levels off; a fall that does not recover is a collapse.",
-        curves=(Curve(metric="reward/mean", label="reward", colour=BLUE),),
-    ),
-    Panel(
-        title="Held-out accuracy",
-        unit="accuracy",
-        says="Share of held-out prompts answered correctly, with its interval. Healthy: it follows the reward; "
-        "reward that rises alone is being gamed.",
-        curves=(
-            Curve(
-                metric="eval/accuracy",
-                label="accuracy",
-                colour=GREEN,
-                event="eval",
-                band=("eval/accuracy_low", "eval/accuracy_high"),
-            ),
-        ),
-    ),
-    Panel(
-        title="Staleness",
-        unit="optimizer updates",
-        says="Updates made between a token's weights and its use. Healthy: the maximum never passes the bound; "
-        "a drift upwards means that generation falls behind.",
-        level=("bound", "derived.staleness_bound"),
-        is_noisy=False,
-        curves=(
-            Curve(metric="staleness/max", label="max", colour=ORANGE),
-            Curve(metric="staleness/mean", label="mean", colour=BLUE, dash="dashed"),
-        ),
-    ),
-    Panel(
-        title="Staleness of all trained tokens",
-        unit="tokens",
-        says="How many tokens were trained at each staleness, over the whole run. Healthy: the spread that the "
-        "configured lag implies, and nothing beyond it.",
-        curves=(Curve(metric="staleness/histogram", label="tokens", colour=BLUE),),
-        kind="histogram",
-    ),
-    Panel(
-        title="Mismatch",
-        unit="|d|, nats",
-        says="Distance between the policy being trained and the one that sampled: |d|, with d = logp - logp_behavior. "
-        "Healthy: flat or slowly moving; growth without end is how stale runs die.",
-        curves=(
-            Curve(metric="mismatch/abs_mean", label="mean |d|", colour=BLUE),
-            Curve(metric="mismatch/p99", label="99th percentile", colour=ORANGE),
-        ),
-        scale="log",
-    ),
-    Panel(
-        title="Self-check",
-        unit="|d|, nats",
-        says="After each publication: how far the engine's numbers lie from those of the weights it was sent, what "
-        "would have stopped the run, and how far they lie from the version before. Healthy: below both.",
-        curves=(
-            Curve(metric="probe/distance", label="to what was sent", colour=BLUE, event="check"),
-            Curve(metric="probe/allowed", label="allowed", colour=GREY, event="check"),
-            Curve(metric="probe/abs_d_previous", label="to the version before", colour=ORANGE, event="check"),
-        ),
-        scale="log",
-        is_noisy=False,
-    ),
-    Panel(
-        title="SAT's trust region",
-        unit="log-ratio, radius",
-        says="q, above which a token's radius contracts, and the PPO radius below and above 1 that gives the same "
-        "gradient. Healthy: both sit below PPO's own and tighten when q is small.",
-        curves=(
-            Curve(metric="sat/q", label="q", colour=GREY),
-            Curve(metric="sat/effective_radius_low", label="below 1", colour=BLUE),
-            Curve(metric="sat/effective_radius_high", label="above 1", colour=ORANGE, dash="dashed"),
-        ),
-        scale="log",
-        level=("PPO", "algorithm.rule.epsilon_low"),
-    ),
-    Panel(
-        title="Tokens held back",
-        unit="share of tokens",
-        says="Share gated by SAT, share that only SAT cuts, and share with no gradient in all. Healthy: a few "
-        "per cent; near 0 the rule does nothing, and a large share throws the data away.",
-        curves=(
-            Curve(metric="clip/fraction", label="clipped in all", colour=BLUE),
-            Curve(metric="sat/gate_fraction", label="gated", colour=GREY),
-            Curve(metric="sat/newly_cut_fraction", label="newly cut by SAT", colour=ORANGE, dash="dashed"),
-        ),
-    ),
-    Panel(
-        title="Entropy",
-        unit="nats a token",
-        says="How undecided the policy is. Healthy: it sinks slowly as the policy learns; a plunge towards 0 "
-        "ends exploration, and a rise means that the policy is coming apart.",
-        curves=(Curve(metric="policy/entropy", label="entropy", colour=BLUE),),
-    ),
-    Panel(
-        title="Gradient norm",
-        unit="norm before clipping",
-        says="Size of each step's gradient. Healthy: one order of magnitude, single spikes that pass; "
-        "a lasting rise calls for a lower learning rate or a shorter lag.",
-        curves=(Curve(metric="policy/grad_norm", label="gradient norm", colour=BLUE),),
-        scale="log",
-    ),
-    Panel(
-        title="Throughput",
-        unit="tokens a second",
-        says="Tokens of each step by the seconds since the step before. Healthy: a steady pattern; with a lag it is a "
-        "comb, since generation falls on a few steps of a block. A decline means that something grows.",
-        curves=(Curve(metric="throughput/*tokens*", label="tokens/s", colour=BLUE),),
-    ),
-)
-
-
 def draw(panel: Panel, run: RunView, steps: DataRange1d) -> figure | None:
     """The figure of a panel, or ``None`` if the run measured nothing of it; curves share their range of steps."""
     return _histogram(panel, run) if panel.kind == "histogram" else _curves(panel, run, steps)
 
 
 def _curves(panel: Panel, run: RunView, steps: DataRange1d) -> figure | None:
-    drawn = [(curve, name, run.series(name, curve.event)) for curve in panel.curves if (name := find(curve, run))]
+    drawn = [line for curve in panel.curves for line in lines_of(curve, run)]
     if not drawn:
         return None
-    is_log = panel.scale == "log" and all((series[1] > 0).all() for _, _, series in drawn)
+    is_log = panel.scale == "log" and all((series[1] > 0).all() for _, series in drawn)
     plot = frame(panel, x_range=steps, y_axis_type="log" if is_log else "linear", x_axis_label="step")
     if is_log:
-        _log_axis(plot, [series[1] for _, _, series in drawn])
+        _log_axis(plot, [series[1] for _, series in drawn])
     items, lines = [], []
-    for curve, name, series in drawn:
+    for curve, series in drawn:
         if curve.band:
             _band(plot, curve, run)
         x, y = thin(series)
@@ -221,12 +69,11 @@ def _curves(panel: Panel, run: RunView, steps: DataRange1d) -> figure | None:
         drawings = [line, *([_mean(plot, curve, series)] if is_long else [])]
         if len(x) <= FEW_POINTS and curve.dash == "solid":
             drawings.append(plot.scatter("x", "y", source=data, color=curve.colour, size=5))
-        label = curve.label if "*" not in curve.metric else name.rpartition("/")[2]
-        items.append(LegendItem(label=label, renderers=drawings[::-1]))
-        lines.append((label, line))
+        items.append(LegendItem(label=curve.label, renderers=drawings[::-1]))
+        lines.append((curve.label, line))
     _hovers(plot, lines)
     if panel.level and (level := _number_at(panel.level[1], run)) > (0 if is_log else -np.inf):
-        x = np.concatenate([series[0] for _, _, series in drawn])
+        x = np.concatenate([series[0] for _, series in drawn])
         ends = [int(x.min()), int(x.max())]
         line = plot.line(ends, [level, level], color=GREY, line_width=1.4, line_dash="dotted")
         items.append(LegendItem(label=f"{panel.level[0]} {level:g}", renderers=[line]))
@@ -310,10 +157,45 @@ def _band(plot: figure, curve: Curve, run: RunView) -> None:
         plot.varea(low[0], low[1], high[1], fill_color=curve.colour, fill_alpha=0.18)
 
 
-def find(curve: Curve, run: RunView) -> str | None:
-    """The metric that a curve shows: the first of the run's that fits and has numbers."""
-    fitting = (name for name in run.names(curve.event) if fnmatchcase(name, curve.metric))
-    return next((name for name in fitting if len(run.series(name, curve.event)[0])), None)
+def lines_of(curve: Curve, run: RunView) -> list[tuple[Curve, Series]]:
+    """What a curve stands for in this run: none where nothing was measured, several where each match is one."""
+    fitting = [name for name in run.names(curve.event) if fnmatchcase(name, curve.metric)]
+    if curve.matches == "sum":
+        found = [(curve, _sum_of(fitting, curve.event, run))] if fitting else []
+    elif curve.matches == "each":
+        ordered = sorted(fitting, key=lambda name: label_order(_star(name, curve)))
+        named = [replace(curve, label=curve.label.format(_star(name, curve))) for name in ordered]
+        coloured = [replace(own, colour=colour) for own, colour in zip(named, cycle(SEVERAL), strict=False)]
+        found = [(own, run.series(name, curve.event)) for own, name in zip(coloured, ordered, strict=True)]
+    else:
+        found = [(curve, run.series(name, curve.event)) for name in fitting]
+    shown = [(own, series) for own, found_series in found if len((series := _without_zeros(found_series, own))[0])]
+    return shown[:1] if curve.matches == "first" else shown
+
+
+def _star(name: str, curve: Curve) -> str:
+    """What the ``*`` of a curve's pattern stands for in a name that fits."""
+    before, _, after = curve.metric.partition("*")
+    return name.removeprefix(before).removesuffix(after)
+
+
+def _sum_of(names: Sequence[str], kind: str, run: RunView) -> Series:
+    """The sum of some numbers at every event that has them all."""
+    sums: dict[int, float] = {}
+    for event in run.of(kind):
+        values = [event.metrics[name].value for name in names if name in event.metrics]
+        numbers = [value for value in values if not isinstance(value, Mapping)]
+        if len(numbers) == len(names):
+            sums[event.step] = sum(numbers)
+    return np.array(list(sums), np.int64), np.array(list(sums.values()), np.float64)
+
+
+def _without_zeros(series: Series, curve: Curve) -> Series:
+    """What is left of a series by the curve's rule for zeros."""
+    steps, values = series
+    if curve.zeros == "shown" or (curve.zeros == "shown-if-others" and values.any()):
+        return series
+    return steps[values != 0], values[values != 0]
 
 
 def thin(series: Series, most: int = MOST_POINTS) -> Series:
@@ -368,6 +250,7 @@ def legend(items: Sequence[LegendItem]) -> Legend:
     return Legend(
         items=list(items),
         orientation="horizontal",
+        ncols=max(1, min(len(items), LEGEND_ROOM // (6 + max(len(item.label.value) for item in items)))),
         click_policy="mute",
         label_text_color=GREY,
         label_text_font="system-ui, sans-serif",

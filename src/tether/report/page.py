@@ -18,13 +18,19 @@ from tether.journal import RunView, Sample
 from tether.journal.schema import EVENTS_FILE, REPORT_FILE
 from tether.journal.writer import write_whole
 from tether.records import Metrics
-from tether.report.figures import FEW_POINTS, NUM_WINDOWS, PANELS, draw
+from tether.report.figures import FEW_POINTS, NUM_WINDOWS, draw
+from tether.report.panels import PANELS
 
 SETTINGS: Final = (
     ("algorithm", ("derived.algorithm", "algorithm.preset")),
     ("rule", ("algorithm.rule.name", "algorithm.rule")),
     ("scope (measure)", ("algorithm.measure",)),
     ("ratio level", ("algorithm.level",)),
+    ("denominator", ("algorithm.proximal.name",)),
+    ("corrections", ("algorithm.corrections",)),
+    ("replay", ("algorithm.replay",)),
+    ("step size", ("algorithm.step_size.name",)),
+    ("KL", ("algorithm.kl.name",)),
     ("model", ("model.path", "model")),
     ("task", ("task.name", "task")),
     ("engine", ("engine.kind", "engine")),
@@ -86,6 +92,7 @@ def _figures(run: RunView) -> tuple[str, str]:
         f'<div class="card"><h3>{escape(panel.title)}</h3>{divs.get(panel.title, absent)}'
         f"<p>{escape(panel.says)}</p></div>"
         for panel in PANELS
+        if panel.title in divs or not panel.is_optional
     ]
     return "\n".join(cards), script
 
@@ -166,11 +173,13 @@ def _settings(config: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _look_up(config: Mapping[str, Any], places: Iterable[str]) -> str | None:
-    """The first of some dotted places that holds a plain value, as text."""
+    """The first of some dotted places that holds a plain value, or the names of a list of parts, as text."""
     for place in places:
         value: Any = config
         for key in place.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, list) and value:
+            return ", ".join(str(part["name"]) for part in value if isinstance(part, Mapping) and "name" in part)
         if isinstance(value, str | int | float):
             return str(value)
     return None

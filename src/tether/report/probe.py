@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from tether.errors import RunDirectoryError
 from tether.journal.writer import write_whole
-from tether.report.figures import BLUE, MOST_POINTS, ORANGE, Panel, frame, legend
+from tether.report.figures import MOST_POINTS, frame, legend
 from tether.report.page import style
+from tether.report.panels import BLUE, ORANGE, Panel
 
 PAGE_FILE: Final = "probe.html"
 NUMBERS_FILE: Final = "probe.json"
