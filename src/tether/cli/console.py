@@ -42,7 +42,7 @@ def print_recipe(resolved: Mapping[str, Any]) -> None:
         click.echo(f"\n[{table}]")
         for key, value in values.items():
             if value is not None:
-                click.echo(f"{key} = {_toml(value)}")
+                click.echo(f"{key} = {toml_of(value)}")
     bound = resolved["derived"]["staleness_bound"]
     click.echo(f"\n# no token will be staler than {bound} optimizer updates when it is trained on")
     for doubt in resolved["derived"]["doubts"]:
@@ -261,13 +261,13 @@ def _number(metrics: Metrics, name: str) -> float:
     return float(metric.value) if metric is not None and not isinstance(metric.value, Mapping) else 0.0
 
 
-def _toml(value: Any) -> str:
+def toml_of(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML allows no raw DEL
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+        return "{ " + ", ".join(f"{k} = {toml_of(v)}" for k, v in value.items() if v is not None) + " }"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(toml_of(item) for item in value) + "]"
     return repr(value)

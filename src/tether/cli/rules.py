@@ -115,6 +115,7 @@ def _listed(needs: Iterable[str], scope: str) -> str:
 def _print_one(name: str) -> None:
     from difflib import get_close_matches
 
+    from tether.cli.console import toml_of
     from tether.config.presets import PRESETS, summary
     from tether.errors import UnknownNameError
     from tether.registry import ALGORITHM_KINDS
@@ -126,7 +127,7 @@ def _print_one(name: str) -> None:
         if reason := _waits(name):
             click.echo(f"  it cannot run as it is: {reason}\n")
         for key, value in PRESETS[name].items():
-            click.echo(f"  algorithm.{key} = {value}")
+            click.echo(f"  algorithm.{key} = {toml_of(value)}")
     for registry in ALGORITHM_KINDS:
         if name in registry.names():
             if found:
