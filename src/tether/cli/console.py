@@ -262,6 +262,11 @@ def _number(metrics: Metrics, name: str) -> float:
 
 
 def toml_of(value: Any) -> str:
+    """A value as TOML, on one line; keys without a value are left out.
+
+    >>> toml_of({"name": "sat", "dual_clip": None, "enabled": True})
+    '{ name = "sat", enabled = true }'
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
