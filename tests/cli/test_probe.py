@@ -1,12 +1,12 @@
 import json
 import re
+import shlex
 
 import numpy as np
 import pytest
 
 from tests.e2e.quick import train
 from tether.cli import probe_table
-from tether.config.overrides import parse
 from tether.config.probe import ProbeSettings, probe
 
 from .calling import tether
@@ -91,12 +91,11 @@ def test_the_line_to_paste_is_taken_by_train(capsys):
     told = tether(capsys, "probe", "tiny-moe", "--prompts", 16)
     lines = [line.strip() for line in told.out.splitlines() if "--set" in line]
     assert len(lines) == 2
-    settings = re.findall(r"--set '([^']*)'", lines[1])
-    assert [parse(text)[0] for text in settings] == ["algorithm.corrections", "algorithm.replay"]
-    words = [word for text in settings for word in ("--set", text)]
-    resolved = tether(capsys, "train", "--dry-run", *words)
-    assert resolved.code == 0, resolved.err
-    assert 'name = "estr"' in resolved.out
+    for line, replay in zip(lines, ("replay = []", 'replay = [{ name = "routing"'), strict=True):
+        resolved = tether(capsys, "train", "--dry-run", *shlex.split(line))
+        assert resolved.code == 0, resolved.err
+        for text in ('preset = "estr"', 'name = "estr"', 'path = "tiny-moe"', replay):
+            assert text in resolved.out
 
 
 def test_page_and_numbers_are_written_and_written_over_and_say_the_same(capsys, tmp_path):

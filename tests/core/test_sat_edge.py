@@ -152,11 +152,9 @@ def test_old_log_probs_are_asked_for_where_the_edge_has_them(mismatch, inputs):
     assert SATEdge(mismatch=mismatch, scale=PerTurn()).traits.inputs == ("turn", *inputs)
 
 
-def test_the_weight_of_the_rollout_policy_is_one_and_the_rule_ppo():
-    tokens, d = tokens_at(log_ratios("student", 500, scale=0.1, seed=5), seed=6)
-    _, gradient = loss_and_gradient(tokens, d.detach(), algorithm(SATEdge(mismatch="weight")))
-    _, wanted = loss_and_gradient(tokens, d.detach(), algorithm(PPO()))
-    assert gradient.equal(wanted)
+def test_the_weight_of_the_rollout_policy_is_one_and_nothing_to_measure():
+    with pytest.raises(ConfigError, match=r"'sat-edge' measures proximal / behavior, which is always 1 with proximal"):
+        algorithm(SATEdge(mismatch="weight"))
 
 
 def test_one_ratio_a_response_is_refused():

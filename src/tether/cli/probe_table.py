@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from math import log
 
@@ -88,7 +89,7 @@ def thresholds_of(probed: Probed) -> list[tuple[str, str]]:
             continue
         routing = '{name="routing"}' if name == WITH else ""
         replay = f" --set 'algorithm.replay=[{routing}]'"
-        model = f" --set model.path={probed.about['model']}"
+        model = f" --set {shlex.quote('model.path=' + probed.about['model_path'])}"
         paste = f"--set algorithm.preset=estr --set algorithm.corrections.0.threshold={first.value:g}{replay}{model}"
         lines.append((f"{name}, masks {first.masked:.2%} of these tokens", paste))
     return lines

@@ -163,7 +163,13 @@ def probe(settings: ProbeSettings, told: Told = lambda what, done, total: None) 
     behavior = np.concatenate([r.completion.logp for r in rollouts])
     about = {
         **{name: getattr(settings, name) for name in ("prompts", "completions", "seed")},
-        **{"model": settings.source, "task": table["name"], "engine_dtype": dtype, "trainer_dtype": "float32"},
+        **{
+            "model": settings.source,
+            "model_path": str(model),
+            "task": table["name"],
+            "engine_dtype": dtype,
+            "trainer_dtype": "float32",
+        },
         **{"max_tokens": max_tokens, "temperature": temperature, "device": device},
     }
     return Probed(
