@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-CPU_STRETCH, STRETCH = 1 << 16, 1 << 24
-"""Numbers of the widest tensor in a stretch: what stays in a CPU's cache, and what fills any other device."""
+CPU_STRETCH, STRETCH = 1 << 15, 1 << 24
+"""Numbers of the widest tensor in a stretch: what stays in a CPU's cache and torch leaves to one thread (of more, every
+small operation waits for all threads), and what fills any other device."""
 
 
 def stretches(*columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
