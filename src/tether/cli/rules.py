@@ -60,11 +60,11 @@ def _print_all() -> None:
 
 def _waits(name: str) -> str:
     """Why a preset cannot run as it is; empty if it can."""
-    from tether.config.recipe import load
+    from tether.config.recipe import from_tables
     from tether.errors import ConfigError
 
     try:
-        load("quickstart", [f"algorithm.preset={name}"])
+        from_tables({"algorithm": {"preset": name}})
     except ConfigError as error:
         return str(error)
     return ""

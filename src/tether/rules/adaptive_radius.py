@@ -12,7 +12,7 @@ from torch import Tensor
 from tether.core.kernels import Hill
 from tether.core.rule import Kernel, Mark, PolicyTokens, Scale, Surrogate, Traits
 from tether.core.statistics import Statistics
-from tether.core.surrogate import capped, ceiling, check_radii, effective_radii, floored
+from tether.core.surrogate import capped, ceiling, check_radii, effective_radii, effective_radius, floored
 from tether.core.tokens import TokenBatch
 from tether.registry import KERNELS, RULES, SCALES
 from tether.scales.quantile import Quantile
@@ -86,6 +86,5 @@ class AdaptiveRadius:
     def readings(self, stats: Statistics) -> dict[str, float]:
         """q and the radii."""
         readings = self.scale.readings(stats)
-        q = torch.tensor(readings["sat/q"], dtype=torch.float64)
-        low, high = effective_radii(q, (self.epsilon_low, self.epsilon_high), self.kernel)
-        return {**readings, "sat/effective_radius_low": float(low), "sat/effective_radius_high": float(high)}
+        low, high = effective_radius(readings["sat/q"], (self.epsilon_low, self.epsilon_high), self.kernel)
+        return {**readings, "sat/effective_radius_low": low, "sat/effective_radius_high": high}
