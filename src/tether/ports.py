@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from tether.records import Completion, Prompt
 
+InFlight = Literal["finish", "keep", "recompute", "restart"]
+"""What happens to completions under way when new weights are loaded: they ``finish`` before; they go on under the new
+weights and ``keep`` their key-value cache, or ``recompute`` it; or they ``restart`` from their prompts."""
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -32,6 +36,9 @@ class GenerationRequest:
     """How many alternatives to report a token; samples are always drawn from the whole vocabulary."""
     routing: bool = False
     """Whether to report the experts that each token went through."""
+    so_far: Completion | None = None
+    """What was sampled of it before it was interrupted. The completion begins with it and goes on as if it had not been
+    interrupted: its cache is computed anew, its numbers are drawn by position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,8 @@ class Publication:
     fingerprint: str
     """Hash over names, shapes and bytes of every tensor, in the published dtype."""
     num_bytes: int
+    number: int = 0
+    """Publications are numbered one by one from 0, versions skip numbers: an engine that misses one notices."""
     where: Any = None
     """Where a store finds it from another process; ``None`` where it needs no telling."""
 
@@ -73,19 +82,45 @@ class RolloutEngine(Protocol):
         """Version of the weights it holds; -1 before the first load."""
         ...
 
-    async def generate(
-        self, requests: Sequence[GenerationRequest], flight: Mapping[str, Any] | None = None
-    ) -> list[Completion]:
-        """Sample one completion a request, in the order asked; from the start, or from where ``in_flight`` stood."""
+    @property
+    def busy_s(self) -> float:
+        """Real seconds that it has worked so far; it never falls."""
+        ...
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Sample one completion, together with whatever else is under way.
+
+        Comes back early, with ``finish = "interrupted"``, where a ``load`` says ``restart``. A caller that is cancelled
+        ends its completion. After ``restore``, a request that was under way then goes on where it stood.
+        """
+        ...
+
+    async def answer(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """Sample one completion a request, in the order asked, apart from what is under way: for looking at an engine.
+
+        Under virtual time it takes none, and what is under way ends as it would have ended without it.
+        """
+        ...
+
+    async def load(self, publication: Publication, in_flight: InFlight = "finish") -> str:
+        """Take a version from the weight store, whole or not at all; return the fingerprint of what was received.
+
+        A publication that does not follow the one it holds is refused; the first may have any number, and the one that
+        it holds may come again. Returns once no token is sampled under the weights before.
+        """
+        ...
+
+    async def progress(self) -> Mapping[str, Completion]:
+        """What was sampled so far of every completion under way, by request id, with ``finish = "interrupted"``."""
         ...
 
     def in_flight(self) -> Mapping[str, Any] | None:
-        """Everything there is of the generation under way, as plain values and tensors; ``None`` if nothing can be
-        told, and then the same requests are asked again."""
+        """Everything there is of the generations under way, as plain values and tensors, for ``restore``; ``None`` if
+        nothing can be told so exactly, and then ``progress`` is what can be saved."""
         ...
 
-    async def load(self, publication: Publication) -> str:
-        """Take a version from the weight store; return the fingerprint of what was received."""
+    def restore(self, flight: Mapping[str, Any]) -> None:
+        """Take up what ``in_flight`` told, before anything is asked: to the last bit once the same requests come."""
         ...
 
 

@@ -20,7 +20,7 @@ NO_EXPERT: Final = -1
 """In the place of an expert where no route is known."""
 
 Merge = Literal["mean", "sum", "max", "min", "last"]
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,11 @@ class Completion:
     version: Ints
     """Optimizer updates behind the weights that made the token's logits."""
     finish: Finish
+    """``stop``: with an end-of-sequence id; ``length``: at the most tokens asked for; ``interrupted``: before either,
+    and it may be gone on with."""
+    cached_version: Ints | None = None
+    """Version that computed the oldest entry of the key-value cache that each token was sampled over; ``None``: the
+    token's own, as where no cache outlives a version."""
     top_k_ids: Ints | None = None
     """``[L, k]`` most probable ids, where the request asks."""
     top_k_logp: Floats | None = None
@@ -63,6 +68,11 @@ class Completion:
             raise ValueError(
                 f"arrays of a Completion must have one length; got ids {len(self.token_ids)}, logp {len(self.logp)}, "
                 f"entropy {len(self.entropy)}, version {len(self.version)}"
+            )
+        if self.cached_version is not None and len(self.cached_version) != len(self.version):
+            raise ValueError(
+                f"arrays of a Completion must have one length; got version {len(self.version)}, cached_version "
+                f"{len(self.cached_version)}"
             )
         if self.experts is not None and (self.experts.ndim != 3 or len(self.experts) <= len(self.token_ids)):
             raise ValueError(
@@ -88,6 +98,15 @@ class Rollout:
     """When its generation was asked for, on the run's clock."""
     finished_s: float
     """When its reward was known."""
+    sampled_s: float = 0.0
+    """When its last token was sampled."""
+    finished_at: int = 0
+    """Optimizer updates that had been made when its reward was known."""
+    num_restarts: int = 0
+    """How often its generation began anew, under the same id."""
+    logp_old: Floats | None = None
+    """``[L]`` the trainer's own log-probability of each token at the weights that sampled it, where a run acquired them
+    while it sampled; NaN where it did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
