@@ -79,10 +79,14 @@ class Judge:
         ids = completion.token_ids.tolist()
         return self.decode(ids[:-1] if ids and ids[-1] in self.eos_ids else ids)
 
+    def is_cut(self, completion: Completion) -> bool:
+        """Whether it gets 0 without being asked about."""
+        return completion.finish == "length" and bool(getattr(self.reward, "needs_end", False))
+
     def rollout(self, request: GenerationRequest, prompt: Prompt, completion: Completion) -> tuple[str, float]:
         """Text and reward of one completion; raises ``RewardError`` naming the rollout."""
         text = self.text(completion)
-        if completion.finish == "length" and getattr(self.reward, "needs_end", False):
+        if self.is_cut(completion):
             return text, 0.0
         try:
             return text, score(self.reward, prompt, text, request.id)
