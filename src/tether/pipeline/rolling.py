@@ -15,14 +15,12 @@ from tether.journal.ledger import Ledger
 from tether.pipeline.buffer import GroupBuffer
 from tether.pipeline.faults import LEAST_SURVIVORS, Faults
 from tether.pipeline.pool import Pool
-from tether.pipeline.rollouts import Asked, Judge
+from tether.pipeline.rollouts import Asked, Judge, Scorer
 from tether.pipeline.selection import FLAT, TOO_FEW, Selection
 from tether.pipeline.timeline import Timeline
 from tether.ports import Clock, GenerationRequest
-from tether.records import Completion, Group, Prompt, Rollout
+from tether.records import Completion, Group, Rollout
 
-Scorer = Callable[[Prompt, str, str], Awaitable[float]]
-"""Prompt, text and rollout id to a reward; here, or in another process."""
 Sampled = Callable[[Rollout], Awaitable[Rollout]]
 """What is added to a rollout as soon as it is whole."""
 NOT_YET = 2**62

@@ -55,7 +55,7 @@ class Selection:
         found: list[tuple[Group, str]] = []
         stay: list[Group] = []
         for group in queued:
-            stalest = updates - min((int(r.completion.version.min(initial=updates)) for r in group.rollouts))
+            stalest = updates - min(int(r.completion.version.min(initial=updates)) for r in group.rollouts)
             if self.drop_staleness is not None and stalest > self.drop_staleness:
                 found.append((group, TOO_STALE))
             else:
