@@ -14,7 +14,6 @@ from tether.journal.writer import process_facts
 from tether.pipeline.interrupts import StopRequest
 from tether.pipeline.stopwatch import Stopwatch
 from tether.placement.deadlines import Deadlines
-from tether.placement.inline import tell_exception
 from tether.placement.parts import Makers, Notices, Parts
 from tether.placement.ray_engine import RayEngine
 from tether.placement.ray_host import EnginePart, LearnerPart
@@ -22,7 +21,7 @@ from tether.placement.ray_learner import RayLearner
 from tether.placement.ray_process import Process, Terms
 from tether.placement.ray_session import Session, check_installed, check_shared_memory, session
 from tether.placement.real_time import RealClock, RealLoop
-from tether.placement.termination import Termination
+from tether.placement.termination import Termination, tell_exception
 from tether.weights.ray import RayStore
 
 T = TypeVar("T")
