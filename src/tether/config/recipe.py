@@ -18,7 +18,9 @@ from tether.errors import ConfigError
 from tether.evals.runner import EvalOptions
 from tether.pipeline.agreement import CheckOptions
 from tether.pipeline.checkpoint import CheckpointOptions
+from tether.pipeline.faults import Faults
 from tether.pipeline.schedule import Schedule
+from tether.pipeline.selection import Selection
 from tether.pipeline.trainer import TrainerOptions
 from tether.placement.inline import Inline
 from tether.placement.ray import Ray
@@ -31,8 +33,8 @@ DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 MOST_STEPS = 10**9
 PLACEMENTS: Mapping[str, type[Inline] | type[Ray]] = {"inline": Inline, "ray": Ray}
 TABLES = (
-    *("run", "model", "task", "engine", "pipeline", "algorithm", "trainer", "eval", "checkpoint", "checks"),
-    "placement",
+    *("run", "model", "task", "engine", "pipeline", "selection", "faults", "algorithm", "trainer", "eval"),
+    *("checkpoint", "checks", "placement"),
 )
 
 
@@ -48,6 +50,8 @@ class RunOptions:
     """``cpu``, ``cuda``, ``cuda:1``; ``auto`` takes a GPU if there is one."""
     samples: int = 4
     """Rollouts stored each time, at about twenty points of the run; 0 stores none."""
+    trace: bool = True
+    """Whether it is written down what each part did when, for ``tether trace``."""
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -84,6 +88,8 @@ class Recipe:
     engine: EngineOptions
     """A plug-in of the engines' room."""
     pipeline: Schedule
+    selection: Selection
+    faults: Faults
     algorithm: Algorithm
     trainer: TrainerOptions
     eval: EvalOptions
@@ -114,6 +120,8 @@ class Recipe:
             "task": describe_plugin(TASKS, self.task),
             "engine": describe_plugin(ENGINES, self.engine, "kind"),
             "pipeline": describe(self.pipeline),
+            "selection": describe(self.selection),
+            "faults": describe(self.faults),
             "algorithm": algorithm,
             "trainer": describe(self.trainer),
             "eval": describe(self.eval),
@@ -177,6 +185,8 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
         task=plugin(TASKS, task, "task"),
         engine=bound_engine,
         pipeline=bind(Schedule, get["pipeline"], "pipeline"),
+        selection=bind(Selection, get["selection"], "selection"),
+        faults=bind(Faults, get["faults"], "faults"),
         algorithm=algorithm,
         trainer=bind(TrainerOptions, get["trainer"], "trainer"),
         eval=bind(EvalOptions, get["eval"], "eval"),

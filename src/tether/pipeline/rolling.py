@@ -103,6 +103,11 @@ class Rolling:
         for group, member in sorted(lives, key=lambda life: life[1].turn):
             tasks.create_task(self._live(group, member), name=member.request.id)
 
+    @property
+    def num_under_way(self) -> int:
+        """Rollouts asked for of which something is still to come."""
+        return sum(not member.is_over for group in self.open.values() for member in group.members)
+
     def floor(self) -> int:
         """No token under way, nor one that is sampled from now on by an engine that has not changed its weights, has an
         older version; ``NOT_YET`` if nothing is under way."""
