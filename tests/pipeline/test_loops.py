@@ -83,6 +83,7 @@ class Run:
                 timeline=Timeline(None, clock.now),
                 faults=faults or Faults(),
                 selection=selection or Selection(),
+                loads=publisher.loads,
                 updates=lambda: learner.updates,
                 task="test",
             ),
