@@ -51,6 +51,7 @@ def learner_of(recipe: Recipe, store: WeightStore, device: str) -> LocalLearner:
         loaded=loaded,
         dtype=recipe.model.dtype,
         token_budget=recipe.trainer.token_budget,
+        updates_per_batch=recipe.pipeline.updates_per_batch,
     )
 
 
@@ -77,7 +78,7 @@ def _trainer(recipe: Recipe, loaded: LoadedModel, device: str) -> Trainer:
         recipe.trainer,
         reference=reference,
         temperature=recipe.engine.temperature,
-        limits=(recipe.run.steps, recipe.pipeline.allowed),
+        limits=(recipe.run.steps * recipe.pipeline.updates_per_batch, recipe.pipeline.allowed),
     )
 
 

@@ -51,7 +51,7 @@ class Learner(Protocol):
         ...
 
     async def step(self, step: Step) -> StepReport:
-        """Train on a step."""
+        """Train on a batch: as many updates as one serves, told as one."""
         ...
 
     async def publish(self) -> Publication:
@@ -99,6 +99,8 @@ class LocalLearner:
     """In which the model is saved."""
     token_budget: int
     """Padded tokens of one forward pass."""
+    updates_per_batch: int = 1
+    """Updates that a step makes."""
     routing: Routing | None = None
     """Whether every pass of the policy takes the engine's routes."""
     published: Publication | None = None
@@ -122,10 +124,10 @@ class LocalLearner:
         return self.trainer.policy.apart_because
 
     async def step(self, step: Step) -> StepReport:
-        """Train on a step."""
+        """Train on a batch: as many updates as one serves, told as one."""
         check_sampled(step)
         step = with_routes(step, self.routing, self.trainer.policy)
-        report = self.trainer.step(step)
+        report = self.trainer.step(step, self.updates_per_batch)
         if self.routing is None or not report.updated:
             return report
         num_tokens = sum(row.num_tokens for row in step.rows)
