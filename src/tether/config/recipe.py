@@ -11,13 +11,14 @@ from typing import Any, Literal
 
 from tether.config.bind import bind, describe, describe_plugin, named, plugin
 from tether.config.overrides import apply, expand
-from tether.config.review import check_algorithm, doubts_of
+from tether.config.review import check_algorithm, check_old, doubts_of
 from tether.config.toml import read_toml
 from tether.core.algorithm import Algorithm
 from tether.errors import ConfigError
 from tether.evals.runner import EvalOptions
 from tether.pipeline.agreement import CheckOptions
 from tether.pipeline.checkpoint import CheckpointOptions
+from tether.pipeline.old_policy import OldOptions
 from tether.pipeline.schedule import Schedule
 from tether.pipeline.trainer import TrainerOptions
 from tether.placement.inline import Inline
@@ -32,7 +33,7 @@ MOST_STEPS = 10**9
 PLACEMENTS: Mapping[str, type[Inline] | type[Ray]] = {"inline": Inline, "ray": Ray}
 TABLES = (
     *("run", "model", "task", "engine", "pipeline", "algorithm", "trainer", "eval", "checkpoint", "checks"),
-    "placement",
+    *("old", "placement"),
 )
 
 
@@ -86,6 +87,7 @@ class Recipe:
     pipeline: Schedule
     algorithm: Algorithm
     trainer: TrainerOptions
+    old: OldOptions
     eval: EvalOptions
     checkpoint: CheckpointOptions
     checks: CheckOptions
@@ -116,6 +118,7 @@ class Recipe:
             "pipeline": describe(self.pipeline),
             "algorithm": algorithm,
             "trainer": describe(self.trainer),
+            "old": describe(self.old),
             "eval": describe(self.eval),
             "checkpoint": describe(self.checkpoint),
             "checks": describe(self.checks),
@@ -179,6 +182,7 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
         pipeline=bind(Schedule, get["pipeline"], "pipeline"),
         algorithm=algorithm,
         trainer=bind(TrainerOptions, get["trainer"], "trainer"),
+        old=bind(OldOptions, get["old"], "old"),
         eval=bind(EvalOptions, get["eval"], "eval"),
         checkpoint=bind(CheckpointOptions, get["checkpoint"], "checkpoint"),
         checks=bind(CheckOptions, get["checks"], "checks"),
@@ -234,4 +238,5 @@ def _check(recipe: Recipe) -> None:
             f"model.reference is {recipe.model.reference!r}, but there is no [algorithm.kl] to use it; "
             "add one or leave the reference out"
         )
+    check_old(recipe)
     check_algorithm(recipe)

@@ -289,8 +289,10 @@ class Trainer:
             sequence=micro_batch.sequence,
             group=micro_batch.group,
             staleness=self.updates - micro_batch.version,
+            logp_old=micro_batch.logp_old,
             logp_average=self._averaged(micro_batch),
             logp_reference=reference,
+            is_cached_older=micro_batch.is_cached_older,
             entropy_behavior=micro_batch.entropy_behavior,
         )
 
@@ -306,8 +308,11 @@ class Trainer:
 
     def _with_proximal(self, tokens: TokenBatch, logp: Float[Tensor, "T"], reuse: int) -> TokenBatch:
         if reuse == 0:
-            # the anchor is the current policy itself: its own forward serves, and the ratio to it is 1 to the last bit
-            tokens = replace(tokens, logp_anchor=logp.detach())
+            # the anchor is the current policy itself: its own forward serves, and the ratio to it is 1 to the last bit;
+            # and so is the old policy of a token that these weights sampled
+            anchor, old = logp.detach(), tokens.logp_old
+            old = None if old is None else torch.where(tokens.staleness == 0, anchor, old)
+            tokens = replace(tokens, logp_anchor=anchor, logp_old=old)
         as_taken = replace(tokens, staleness=tokens.staleness - reuse)  # a proximal is one policy a token and batch
         return replace(tokens, logp_proximal=self._algorithm.proximal(as_taken, logp.detach()))
 
