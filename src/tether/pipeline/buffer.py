@@ -50,7 +50,6 @@ class GroupBuffer:
         capacity: slots.
         wanted: groups that are to be used in all; no more are admitted than can still be.
         window: by how many younger groups one may be overtaken; 0 is the order of admission.
-        state: what an earlier buffer held, to go on from.
 
     >>> async def one():
     ...     buffer = GroupBuffer(capacity=1, wanted=1)
@@ -61,10 +60,15 @@ class GroupBuffer:
     ['g0']
     """
 
-    def __init__(self, capacity: int, wanted: int, window: int = 0, state: BufferState = _EMPTY) -> None:
+    def __init__(self, capacity: int, wanted: int, window: int = 0) -> None:
         if capacity < 1:
             raise ValueError(f"a buffer needs at least one slot; got {capacity}")
         self._capacity, self._wanted, self._window = capacity, wanted, window
+        self._room, self._ready, self._settled = _Gate(), _Gate(), _Gate()
+        self.restore(_EMPTY)
+
+    def restore(self, state: BufferState) -> None:
+        """Go on from what a buffer held, before anybody waits for this one."""
         self._admitted, self._used, self._freed, self._removed = state.admitted, state.used, state.freed, state.removed
         self._held = {group.index: group for group in state.groups}
         self._taken = deque(state.batches)
@@ -73,7 +77,6 @@ class GroupBuffer:
         self._unfinished = _Oldest(state.unfinished)
         self._finished = _Oldest(index for index in self._held if index not in inside)
         self._overtakers = list(state.overtakers)
-        self._room, self._ready, self._settled = _Gate(), _Gate(), _Gate()
 
     @property
     def num_admitted(self) -> int:
@@ -91,9 +94,9 @@ class GroupBuffer:
         return len(self._unfinished)
 
     @property
-    def num_queued(self) -> int:
-        """Groups finished and not used yet."""
-        return len(self._held)
+    def num_waiting(self) -> int:
+        """Groups finished that no batch has taken."""
+        return len(self._finished)
 
     @property
     def num_free(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tether.errors import EngineLostError
 from tether.pipeline.stopwatch import Stopwatch
+from tether.pipeline.timeline import Timeline
 from tether.ports import GenerationRequest, RolloutEngine
 from tether.records import Completion
 
@@ -29,6 +30,8 @@ class PoolState:
     """Of every request under way, by id."""
     flights: Mapping[str, Any]
     """By engine, what it tells of itself; without those that cannot tell."""
+    idle: Mapping[str, tuple[float | None, float]]
+    """By engine: since when it has nothing to do, and how long it had nothing to do before and was not told."""
 
 
 @dataclass(slots=True)
@@ -40,6 +43,10 @@ class _Seat:
     is_up: bool = True
     told_s: float = 0.0
     """Of its working time, what was told to a stopwatch."""
+    idle_since: float | None = 0.0
+    """On the run's clock; ``None`` while it has something to do."""
+    idle_s: float = 0.0
+    """Idle times that are over, and were not told."""
 
 
 class Pool:
@@ -49,9 +56,11 @@ class Pool:
     Args:
         engines: by name.
         rows: most completions that an engine is asked for at once.
+        now: tells the run's clock.
     """
 
-    def __init__(self, engines: Mapping[str, RolloutEngine], rows: int) -> None:
+    def __init__(self, engines: Mapping[str, RolloutEngine], rows: int, now: Callable[[], float]) -> None:
+        self._now = now
         self._seats = {name: _Seat(engine) for name, engine in engines.items()}
         self._rows = rows
         self._waiting: list[tuple[Place, str, asyncio.Future[str]]] = []
@@ -73,11 +82,6 @@ class Pool:
     def num_waiting(self) -> int:
         """Completions that no engine has room for."""
         return len(self._waiting)
-
-    @property
-    def idle(self) -> tuple[str, ...]:
-        """Engines that have nothing to do."""
-        return tuple(name for name, seat in self._seats.items() if not seat.under_way)
 
     async def generate(self, request: GenerationRequest, place: Place, taken: Taken) -> Completion:
         """Sample a completion on the engine that has most room.
@@ -107,27 +111,35 @@ class Pool:
         flights = {name: seat.engine.in_flight() for name, seat in self._seats.items()}
         known = {name: flight for name, flight in flights.items() if flight is not None}
         engines = {id: name for name in known for id in sorted(self._seats[name].under_way)}
-        return PoolState(engines=engines, flights=known)
+        idle = {name: (seat.idle_since, seat.idle_s) for name, seat in self._seats.items()}
+        return PoolState(engines=engines, flights=known, idle=idle)
 
     def restore(self, state: PoolState) -> None:
         """Go on from a state, before anything is asked."""
         for name, flight in state.flights.items():
             self._seats[name].engine.restore(flight)
         self._kept = dict(state.engines)
+        for name, (since, seconds) in state.idle.items():
+            self._seats[name].idle_since, self._seats[name].idle_s = since, seconds
         for id, name in state.engines.items():
             self._seats[name].under_way.add(id)
 
-    def tell(self, watch: Stopwatch) -> None:
-        """Count what the engines have worked since the last time."""
-        for seat in self._seats.values():
+    def tell(self, watch: Stopwatch, timeline: Timeline) -> None:
+        """Count what the engines have worked since the last time, and how long they had nothing to do."""
+        now = self._now()
+        for name, seat in self._seats.items():
             busy_s = seat.engine.busy_s
             watch.add("generate", busy_s - seat.told_s)
             seat.told_s = busy_s
+            if seat.idle_since is not None:
+                seat.idle_s, seat.idle_since = seat.idle_s + now - seat.idle_since, now
+            timeline.waited(name, seat.idle_s)
+            seat.idle_s = 0.0
 
     async def _seat(self, id: str, place: Place) -> str:
         """Wait for room, oldest place first; the engine that has it, and counts the rollout from here on."""
         if name := self._roomiest():
-            self._seats[name].under_way.add(id)
+            self._take(name, id)
             return name
         seat: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (place, id, seat))
@@ -138,9 +150,18 @@ class Pool:
                 self._leave(seat.result(), id)
             raise
 
+    def _take(self, name: str, id: str) -> None:
+        seat = self._seats[name]
+        seat.under_way.add(id)
+        if seat.idle_since is not None:
+            seat.idle_s, seat.idle_since = seat.idle_s + self._now() - seat.idle_since, None
+
     def _leave(self, name: str, id: str) -> None:
-        self._seats[name].under_way.discard(id)
+        seat = self._seats[name]
+        seat.under_way.discard(id)
         self._hand_out()
+        if not seat.under_way:
+            seat.idle_since = self._now()
 
     def _hand_out(self) -> None:
         """Give room to whoever waits, oldest first."""
@@ -151,7 +172,7 @@ class Pool:
             if not (name := self._roomiest()):
                 return
             _, id, seat = heapq.heappop(self._waiting)
-            self._seats[name].under_way.add(id)
+            self._take(name, id)
             seat.set_result(name)
 
     def _roomiest(self) -> str:
