@@ -15,6 +15,7 @@ from tether.engines.decoding import RowBatch
 from tether.engines.rows import Decodable
 from tether.errors import ConfigError, DataError, ModelError
 from tether.models.loading import DTYPES, load_model
+from tether.models.lora import Lora, adapt, check_base, published
 from tether.models.routers import routing_of
 from tether.ports import Clock, EngineCapabilities, GenerationRequest, Publication, WeightStore
 from tether.records import Completion
@@ -63,9 +64,14 @@ class Torch:
             if value > most:
                 raise ConfigError(f"engine.{name} must be at most {most}; got {value}")
 
-    def open(self, source: str, *, store: WeightStore, clock: Clock, device: str) -> TorchEngine:
+    def open(
+        self, source: str, *, store: WeightStore, clock: Clock, device: str, lora: Lora | None = None
+    ) -> TorchEngine:
         """Load the model of ``source``; its weights have version -1 until the first ``load``."""
-        return TorchEngine(load_model(source, dtype=self.dtype, device=device), self, store=store, clock=clock)
+        loaded = load_model(source, dtype=self.dtype, device=device)
+        if lora is not None:
+            adapt(loaded.model, lora, dtype=DTYPES[self.dtype])
+        return TorchEngine(loaded, self, store=store, clock=clock)
 
 
 @dataclass(slots=True)
@@ -154,6 +160,7 @@ class TorchEngine:
                 f"received weights must be those of the publication; version {publication.version} was announced as "
                 f"{publication.fingerprint} and arrived as {arrived}: the engine keeps version {self._version}"
             )
+        check_base(self._loaded.model, received)
         targets = self._match(received)
         with th.no_grad():
             for name, target in targets.items():
@@ -211,7 +218,7 @@ class TorchEngine:
 
         Tied weights are one tensor with several names: one of them is enough, and all that come must agree.
         """
-        own: dict[str, Tensor] = self._loaded.model.state_dict(keep_vars=True)
+        own = published(self._loaded.model)
         names: dict[int, list[str]] = {}
         for name, tensor in own.items():
             names.setdefault(id(tensor), []).append(name)

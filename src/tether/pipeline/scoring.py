@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tether.core.advantage import DrGRPO
+from tether.models.lora import whole
 from tether.models.policy import ModelInputs, Policy
 from tether.pipeline.packing import Step, pack
 from tether.pipeline.routing import own_routes, with_routes
@@ -83,7 +84,7 @@ class Scorer:
     def _score(
         self, step: Step, weights: Mapping[str, Tensor] | None = None, dtype: torch.dtype | None = None
     ) -> Logps:
-        named = {} if weights is None else _placed(self.policy.model, weights, dtype)
+        named = {} if weights is None else _placed(self.policy.model, whole(self.policy.model, weights), dtype)
         model = Scoring(self.policy, self.temperature)
         found: dict[str, Tensor] = {}
         with torch.no_grad():
