@@ -172,6 +172,7 @@ def save_adapter(model: PreTrainedModel, folder: Path) -> None:
     config = copy.copy(config)
     config.base_model_name_or_path = None  # a path on this machine means nothing elsewhere
     config.inference_mode = True
+    config.target_modules = sorted(config.target_modules)
     config.save_pretrained(folder)
     tensors = {_PREFIX + name.replace(_NAME, "."): tensor.detach() for name, tensor in published(model).items()}
     del tensors[_PREFIX + BASE]

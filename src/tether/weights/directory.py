@@ -70,6 +70,8 @@ class DirectoryStore:
         Integer tensors keep their type. A version that could not be written leaves nothing behind, and those before
         stay as they were.
         """
+        from safetensors import SafetensorError
+
         number = self._count.check(version, weights)
         tensors = self._converted(weights)
         target = self._home / f"v{version:09d}"
@@ -86,15 +88,14 @@ class DirectoryStore:
             _write(partial, tensors, _manifest(publication, first_names(weights), self._name))
             partial.rename(target)
             flush(self._home)
-        except Exception as error:  # safetensors raises a class of its own when a disk is full
-            shutil.rmtree(partial, ignore_errors=True)
-            if isinstance(error, ModelError):
-                raise
+        except (OSError, SafetensorError) as error:  # the latter when a disk is full
             raise ModelError(
                 f"version {version} of the weights must fit the folder through which they travel; {self._home} did not "
                 f"take its {publication.num_bytes} bytes: {error}; the versions before are whole: make room there for "
                 f"{self._keep + 1} versions, or choose another folder"
             ) from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)  # gone already if it was renamed
         self._count.made(version)
         for old in _found(self._home, WHOLE)[: -self._keep]:
             _remove(old)
@@ -142,15 +143,22 @@ class DirectoryStore:
         return tensors
 
     def _converted(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """In ordinary memory and in the published dtype, where possible the tensors' own; tied ones are one tensor."""
+        """In ordinary memory and in the published dtype, where possible the tensors' own; tied ones are one tensor.
+
+        Views of one memory, which a file cannot hold, get a copy each.
+        """
         converted: dict[str, Tensor] = {}
+        taken: set[int] = set()
         for name, first in first_names(weights).items():
             if first in converted:
                 converted[name] = converted[first]
                 continue
             tensor = weights[name].detach()
             dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
-            converted[name] = tensor.to(device="cpu", dtype=dtype).contiguous()
+            plain = tensor.to(device="cpu", dtype=dtype).contiguous()
+            memory = plain.untyped_storage().data_ptr()
+            converted[name] = plain.clone() if memory in taken else plain
+            taken.add(memory)
         return converted
 
     def _prepare(self) -> None:
