@@ -84,7 +84,7 @@ class Scorer:
     def _score(
         self, step: Step, weights: Mapping[str, Tensor] | None = None, dtype: torch.dtype | None = None
     ) -> Logps:
-        named = {} if weights is None else _placed(self.policy.model, whole(self.policy.model, weights), dtype)
+        named = {} if weights is None else _placed(self.policy.model, weights, dtype)
         model = Scoring(self.policy, self.temperature)
         found: dict[str, Tensor] = {}
         with torch.no_grad():
@@ -140,8 +140,9 @@ def _placed(model: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype 
     """Weights for every parameter and buffer that they have, on the model's device, by the names of ``Scoring``.
 
     Of tied weights only one name is given; torch puts its tensor into all places. A parameter without a weight would
-    be scored as it is, so there must be none.
+    be scored as it is, so there must be none; but the base that an adapter was trained on is the model's own.
     """
+    weights = whole(model, weights)
     parameters = dict(model.named_parameters())
     assert parameters.keys() <= weights.keys(), "a publication holds every parameter"
     names = [*parameters, *(name for name, _ in model.named_buffers() if name in weights)]
