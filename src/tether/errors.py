@@ -44,6 +44,10 @@ class StalenessError(TetherError, RuntimeError):
     """A token staler than the bound printed at start: a fault of the pipeline, never of the data."""
 
 
+class LedgerError(TetherError, RuntimeError):
+    """Books that do not close: a rollout without a fate, or with two. A fault of the pipeline, never of the data."""
+
+
 class StalledError(TetherError, RuntimeError):
     """Every loop waits for another, or one works longer than its deadline."""
 

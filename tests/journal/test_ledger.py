@@ -26,7 +26,7 @@ def rollout(id: str, versions: tuple[int, ...] = (0, 8)) -> Rollout:
         finish="stop",
     )
     return Rollout(
-        id=id, prompt=prompt, completion=completion, text="2", reward=1.0, started_s=1.0, finished_s=2.5
+        id=id, prompt=prompt, completion=completion, text="2", reward=1.0, started_s=1.0, sampled_s=2.0, finished_s=2.5
     )  # fmt: skip
 
 
@@ -64,10 +64,12 @@ def test_a_line_tells_the_whole_life():
         group="g0",
         version_first=0,
         version_last=8,
+        num_versions=2,
         num_prompt_tokens=3,
         num_completion_tokens=2,
         reward=1.0,
         started_s=1.0,
+        sampled_s=2.0,
         finished_s=2.5,
         used_s=4.0,
         step=3,

@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import Tensor
 
-from tether.config.parts import correct_by, criterion_of, evaluation_set, judge_of, prompts_of
+from tether.config.parts import correct_by, criterion_of, evaluation_set, judge_of, prompts_of, reward_of
 from tether.config.recipe import Recipe
 from tether.core.algorithm import Algorithm
 from tether.errors import ConfigError
@@ -28,7 +28,11 @@ from tether.weights.memory import MemoryStore
 def makers_of(recipe: Recipe, device: str) -> Makers:
     """Makers of a recipe's parts, for the placement to call where they are to live."""
     return Makers(
-        learner=partial(learner_of, recipe), engine=partial(engine_of, recipe), dtype=recipe.engine.dtype, device=device
+        learner=partial(learner_of, recipe),
+        engine=partial(engine_of, recipe),
+        reward=partial(reward_of, recipe.task.reward),
+        dtype=recipe.engine.dtype,
+        device=device,
     )
 
 

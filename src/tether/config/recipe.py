@@ -19,7 +19,9 @@ from tether.evals.runner import EvalOptions
 from tether.models.lora import Lora
 from tether.pipeline.agreement import CheckOptions
 from tether.pipeline.checkpoint import CheckpointOptions
+from tether.pipeline.faults import Faults
 from tether.pipeline.schedule import Schedule
+from tether.pipeline.selection import Selection
 from tether.pipeline.trainer import TrainerOptions
 from tether.placement.inline import Inline
 from tether.placement.ray import Ray
@@ -33,8 +35,8 @@ MOST_STEPS = 10**9
 MOST_RANK = 4096
 PLACEMENTS: Mapping[str, type[Inline] | type[Ray]] = {"inline": Inline, "ray": Ray}
 TABLES = (
-    *("run", "model", "task", "engine", "pipeline", "algorithm", "trainer", "eval", "checkpoint", "checks"),
-    "placement",
+    *("run", "model", "task", "engine", "pipeline", "selection", "faults", "algorithm", "trainer", "eval"),
+    *("checkpoint", "checks", "placement"),
 )
 
 
@@ -50,6 +52,8 @@ class RunOptions:
     """``cpu``, ``cuda``, ``cuda:1``; ``auto`` takes a GPU if there is one."""
     samples: int = 4
     """Rollouts stored each time, at about twenty points of the run; 0 stores none."""
+    trace: bool = True
+    """Whether it is written down what each part did when, for ``tether trace``."""
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -109,6 +113,8 @@ class Recipe:
     engine: EngineOptions
     """A plug-in of the engines' room."""
     pipeline: Schedule
+    selection: Selection
+    faults: Faults
     algorithm: Algorithm
     trainer: TrainerOptions
     eval: EvalOptions
@@ -139,6 +145,8 @@ class Recipe:
             "task": describe_plugin(TASKS, self.task),
             "engine": describe_plugin(ENGINES, self.engine, "kind"),
             "pipeline": describe(self.pipeline),
+            "selection": describe(self.selection),
+            "faults": describe(self.faults),
             "algorithm": algorithm,
             "trainer": describe(self.trainer),
             "eval": describe(self.eval),
@@ -202,6 +210,8 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
         task=plugin(TASKS, task, "task"),
         engine=bound_engine,
         pipeline=bind(Schedule, get["pipeline"], "pipeline"),
+        selection=bind(Selection, get["selection"], "selection"),
+        faults=bind(Faults, get["faults"], "faults"),
         algorithm=algorithm,
         trainer=bind(TrainerOptions, get["trainer"], "trainer"),
         eval=bind(EvalOptions, get["eval"], "eval"),
@@ -249,6 +259,12 @@ def _check(recipe: Recipe) -> None:
             "pipeline.group_size = 1 leaves every group without a baseline, so nothing would be trained; use a group "
             "size of at least 2, or set algorithm.advantage.single to 'raw' or 'zero'"
         )
+    if recipe.pipeline.group_size == 1 and recipe.selection.flat_groups == "filter":
+        raise ConfigError(
+            "selection.flat_groups = 'filter' would filter every group of pipeline.group_size = 1, whose rewards are "
+            "all equal; train on them, or use a group size of at least 2"
+        )
+    _check_deadline(recipe)
     if recipe.engine.temperature <= 0:
         raise ConfigError(
             f"engine.temperature must be > 0 for training; got {recipe.engine.temperature}: greedy samples have no "
@@ -267,3 +283,15 @@ def _check(recipe: Recipe) -> None:
             "engine.dtype to bfloat16"
         )
     check_algorithm(recipe)
+
+
+def _check_deadline(recipe: Recipe) -> None:
+    """Refuse a deadline that a rollout of the longest kind misses by the costs of the recipe."""
+    if not isinstance(recipe.placement, Inline):
+        return
+    longest_s = recipe.placement.costs.generate_token_s * recipe.engine.max_tokens
+    if longest_s >= recipe.faults.rollout_s:
+        raise ConfigError(
+            f"faults.rollout_s must be above what a longest rollout takes, engine.max_tokens x "
+            f"placement.costs.generate_token_s = {longest_s:g} virtual seconds; got {recipe.faults.rollout_s:g}"
+        )

@@ -8,6 +8,7 @@ from tether.journal.ledger import Ledger, LedgerLine
 from tether.journal.merging import merge
 from tether.journal.reader import RunView
 from tether.journal.schema import SCHEMA, Sample
+from tether.journal.spans import Span
 from tether.journal.writer import RunWriter
 
-__all__ = ["SCHEMA", "Ledger", "LedgerLine", "RunView", "RunWriter", "Sample", "merge"]
+__all__ = ["SCHEMA", "Ledger", "LedgerLine", "RunView", "RunWriter", "Sample", "Span", "merge"]

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
 from tether.errors import DataError
 from tether.journal.schema import SCHEMA, check_fate, check_finite
-from tether.records import Rollout
+from tether.records import Completion, Rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +28,20 @@ class LedgerLine:
     """Lowest version among its tokens."""
     version_last: int | None = None
     """Highest version among its tokens."""
+    num_versions: int | None = None
+    """How many versions sampled its tokens; ``None`` in ledgers that do not tell."""
+    cached_version: int | None = None
+    """Oldest version that a token was sampled over the cache of; ``None`` if that is each token's own."""
+    num_restarts: int = 0
+    """How often its generation began anew."""
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
     reward: float | None = None
     """``None`` if it was never scored."""
     started_s: float | None = None
     """When its generation was asked for."""
+    sampled_s: float | None = None
+    """When its last token was sampled; ``None`` in ledgers that do not tell."""
     finished_s: float | None = None
     """When its reward was known."""
     used_s: float | None = None
@@ -63,7 +73,13 @@ class Ledger:
         self._write = write
         self._open: dict[str, LedgerLine] = {}
         self._closed: set[str] = set()
+        self._admitted = 0
         self._balance: Counter[str] = Counter()
+
+    @property
+    def num_admitted(self) -> int:
+        """Rollouts that were opened, whatever became of them."""
+        return self._admitted
 
     @property
     def open_lines(self) -> tuple[LedgerLine, ...]:
@@ -76,22 +92,36 @@ class Ledger:
             self._closed.add(line.id)
             self._balance[line.fate] += 1
         self._open.update((line.id, line) for line in opened)
+        self._admitted += len(self._open) + len(self._closed)
 
     def admit(self, id: str, prompt_id: str, group: str, started_s: float | None = None) -> None:
         """Open a rollout: from here on it must come to an end."""
         if id in self._open or id in self._closed:
             raise DataError(f"rollout {id!r} was admitted already; ids are unique in a run")
+        self._admitted += 1
         self._open[id] = LedgerLine(id=id, prompt_id=prompt_id, group=group, started_s=started_s)
+
+    def sampled(self, id: str, completion: Completion, sampled_s: float, num_restarts: int = 0) -> None:
+        """Note what was sampled of a rollout, all of it or a part, before or without a reward."""
+        version, cached = completion.version, completion.cached_version
+        is_older = cached is not None and bool((cached < version).any())
+        self._open[id] = replace(
+            self._find(id),
+            version_first=int(version.min()) if len(version) else None,
+            version_last=int(version.max()) if len(version) else None,
+            num_versions=len(np.unique(version)),
+            cached_version=int(cached.min()) if cached is not None and is_older else None,
+            num_restarts=num_restarts,
+            num_completion_tokens=len(completion),
+            sampled_s=float(sampled_s),
+        )
 
     def finish(self, rollout: Rollout) -> None:
         """Note what a rollout became: lengths, versions, reward, times; its fate is still open."""
-        version = rollout.completion.version
+        self.sampled(rollout.id, rollout.completion, rollout.sampled_s, rollout.num_restarts)
         self._open[rollout.id] = replace(
             self._find(rollout.id),
-            version_first=int(version.min()) if len(version) else None,
-            version_last=int(version.max()) if len(version) else None,
             num_prompt_tokens=len(rollout.prompt.token_ids),
-            num_completion_tokens=len(rollout.completion),
             reward=float(rollout.reward),
             started_s=float(rollout.started_s),
             finished_s=float(rollout.finished_s),
@@ -127,7 +157,7 @@ def ledger_line_to_json(line: LedgerLine) -> dict[str, Any]:
     """A ledger line as the object of its line in the file."""
     check_fate(line.fate)
     plain = {name: getattr(line, name) for name in _FIELDS}  # asdict copies each value deeply: ten times slower
-    for name in ("reward", "started_s", "finished_s", "used_s"):
+    for name in ("reward", "started_s", "sampled_s", "finished_s", "used_s"):
         if (value := plain[name]) is not None:
             plain[name] = check_finite(f"{name} of rollout {line.id!r}", value)
     return {"schema": SCHEMA, **plain}

@@ -21,15 +21,18 @@ from tether.journal.schema import (
     EVENTS_FILE,
     INTERRUPTED,
     LEDGER_FILE,
+    LINE_FILES,
     MODEL_FOLDER,
     ROLLOUTS_FILE,
     SCHEMA,
+    SPANS_FILE,
     Sample,
     event_from_json,
     files_in,
     label_order,
     sample_from_json,
 )
+from tether.journal.spans import Span, span_from_json
 from tether.records import Event, Metrics
 
 T = TypeVar("T")
@@ -116,12 +119,17 @@ class RunView:
         """The stored samples."""
         return self._read(ROLLOUTS_FILE, sample_from_json)
 
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """What the parts of the run did when, in the order in which it was over; empty where a run keeps no trace."""
+        return self._read(SPANS_FILE, span_from_json)
+
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What could not be read of the three files, at most one gap each."""
-        for _ in (self.events, self.ledger, self.rollouts):
+        """What could not be read of the files of lines, at most one gap each."""
+        for _ in (self.events, self.ledger, self.rollouts, self.spans):
             pass
-        return tuple(self._gaps[name] for name in (EVENTS_FILE, LEDGER_FILE, ROLLOUTS_FILE) if name in self._gaps)
+        return tuple(self._gaps[name] for name in LINE_FILES if name in self._gaps)
 
     @property
     def is_torn(self) -> bool:

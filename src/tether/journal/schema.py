@@ -28,7 +28,8 @@ CONFIG_FILE: Final = "config.json"
 EVENTS_FILE: Final = "events.jsonl"
 LEDGER_FILE: Final = "ledger.jsonl"
 ROLLOUTS_FILE: Final = "rollouts.jsonl"
-LINE_FILES: Final = (EVENTS_FILE, LEDGER_FILE, ROLLOUTS_FILE)
+SPANS_FILE: Final = "spans.jsonl"
+LINE_FILES: Final = (EVENTS_FILE, LEDGER_FILE, ROLLOUTS_FILE, SPANS_FILE)
 """Of a run's life, a line at a time; a run that goes on from a checkpoint cuts them back to what they were then."""
 PROCESSES_FILE: Final = "processes.jsonl"
 """Who worked on the run: a line for every process that was started, never cut back."""

@@ -24,12 +24,14 @@ from tether.journal.schema import (
     PROCESSES_FILE,
     ROLLOUTS_FILE,
     SCHEMA,
+    SPANS_FILE,
     Sample,
     event_to_json,
     files_in,
     sample_to_json,
     to_line,
 )
+from tether.journal.spans import Span, span_to_json
 from tether.records import Event
 
 
@@ -105,6 +107,10 @@ class RunWriter:
         """Append stored samples, one a line."""
         for sample in samples:
             self._append(ROLLOUTS_FILE, sample_to_json(sample))
+
+    def span(self, span: Span) -> None:
+        """Append what a part of the run did from one moment to another."""
+        self._append(SPANS_FILE, span_to_json(span))
 
     def sync(self) -> None:
         """Wait until everything written so far is on the disk."""

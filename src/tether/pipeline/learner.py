@@ -53,8 +53,8 @@ class Learner(Protocol):
         """Train on a step."""
         ...
 
-    async def publish(self) -> Publication:
-        """Put the weights of this moment into the store."""
+    async def publish(self, live: int | None = None) -> Publication:
+        """Put the weights of this moment into the store; no token still to be trained on is older than ``live``."""
         ...
 
     async def score(
@@ -131,7 +131,7 @@ class LocalLearner:
         unrouted = Metric(step.num_unrouted / num_tokens, "mean", float(num_tokens))
         return replace(report, metrics={**report.metrics, "replay/unrouted_fraction": unrouted})
 
-    async def publish(self) -> Publication:
+    async def publish(self, live: int | None = None) -> Publication:
         """Put the weights of this moment into the store."""
         self.previous, self.published = (
             self.published,

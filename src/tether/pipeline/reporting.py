@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import torch
@@ -12,10 +14,34 @@ from tether.journal.schema import Sample
 from tether.pipeline.packing import Row, Step
 from tether.pipeline.stopwatch import Stopwatch
 from tether.pipeline.trainer import StepReport
-from tether.records import Metric, Metrics
+from tether.records import Metric, Metrics, Rollout
+
+GAUGES: Final = ("queue_groups", "in_flight_rollouts", "slots_free", "versions_in_flight", "publish_debt")
+"""What is read off the pipeline when a step is done: finished groups that no batch took; rollouts asked for and not
+finished; free slots; distinct versions among tokens under way and in the queue; updates made since the last
+publication."""
 
 
-def step_metrics(step: Step, report: StepReport, watch: Stopwatch, now_s: float) -> Metrics:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How the pipeline stood when a step was done."""
+
+    updates: int
+    """Optimizer updates made before the batch was used."""
+    admitted: int
+    """Rollouts admitted since the run began."""
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    """Some or all of ``GAUGES``."""
+    waits: Metrics = field(default_factory=dict)
+    """What the timeline took."""
+
+    def __post_init__(self) -> None:
+        assert set(self.gauges) <= set(GAUGES), f"no gauge {set(self.gauges) - set(GAUGES)}; there are {GAUGES}"
+
+
+def step_metrics(
+    step: Step, report: StepReport, watch: Stopwatch, now_s: float, standing: Standing | None = None
+) -> Metrics:
     """Everything a ``step`` event says; what depends on real time lies under ``time/`` and ``throughput/``."""
     rollouts = [rollout for group in step.groups for rollout in group.rollouts]
     n = float(len(rollouts))
@@ -28,8 +54,42 @@ def step_metrics(step: Step, report: StepReport, watch: Stopwatch, now_s: float)
         "reward/flat_groups_fraction": Metric(sum(flat) / len(flat), "mean", float(len(flat))),
         "rollout/length_mean": Metric(sum(lengths) / n, "mean", n),
         "rollout/truncated_fraction": Metric(sum(r.completion.finish == "length" for r in rollouts) / n, "mean", n),
+        "ledger/trained": Metric(float(num_trained(step, report)), "sum"),
     }
+    if standing is not None:
+        metrics |= {f"pipeline/{name}": Metric(float(value)) for name, value in sorted(standing.gauges.items())}
+        metrics |= standing.waits | staleness_parts(rollouts, standing.updates)
+        metrics["ledger/admitted"] = Metric(float(standing.admitted), "last")
     return metrics | time_metrics(watch.lap(), watch.wall_lap(), sum(lengths), now_s)
+
+
+def num_trained(step: Step, report: StepReport) -> int:
+    """Rollouts of a step that an update was made from: those with a row in it."""
+    return len({row.rollout.id for row in step.rows}) if report.updated else 0
+
+
+def staleness_parts(rollouts: Sequence[Rollout], updates: int) -> Metrics:
+    """Where the staleness of a batch's first tokens came from, each rollout weighted by its tokens.
+
+    In flight: updates made between a rollout's first version and its reward. In the queue: between its reward and the
+    ``updates`` made before the batch. Their sum is the staleness of its first token.
+    """
+    long = [rollout for rollout in rollouts if len(rollout.completion)]
+    if not long:
+        return {}
+    tokens = np.array([len(rollout.completion) for rollout in long], np.float64)
+    first = np.array([int(rollout.completion.version[0]) for rollout in long], np.float64)
+    finished = np.array([rollout.finished_at for rollout in long], np.float64)
+    count = float(tokens.sum())
+    parts = {"in_flight": finished - first, "in_queue": updates - finished}
+    versions = float(np.mean([len(np.unique(rollout.completion.version)) for rollout in long]))
+    return {
+        **{
+            f"staleness/{name}_mean": Metric(float(tokens @ part) / count, "mean", count)
+            for name, part in parts.items()
+        },
+        "rollout/versions_mean": Metric(versions, "mean", float(len(long))),
+    }
 
 
 def time_metrics(seconds: Mapping[str, float], wall_s: float, num_tokens: int, now_s: float) -> Metrics:

@@ -1,0 +1,81 @@
+"""What each part of a run did when, and what it waited for: on the run's clock, hence exactly the same each time under
+``inline``.
+
+A wait is counted when it is over, in the step that is told next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from tether.journal.spans import Span
+from tether.records import Metric, Metrics
+
+WAITS: Final = ("data", "publication", "settle", "slot")
+"""``data``: the trainer for a batch. ``publication``: the trainer until a publication is acknowledged. ``settle``: the
+trainer until nothing is in generation. ``slot``: the feed for a slot, held back by the bound."""
+ENGINE_IDLE: Final = "engine_idle"
+"""An engine that has nothing to sample; one number an engine."""
+
+
+class Timeline:
+    """Writes spans and adds up waits.
+
+    >>> spans, clock = [], iter([3.0, 5.5])
+    >>> timeline = Timeline(spans.append, lambda: next(clock))
+    >>> timeline.span("trainer", "step", 0.0, 2.0, step=1)
+    >>> with timeline.waiting("data"):
+    ...     pass
+    >>> timeline.waited("engine-0", 1.5)
+    >>> {name: metric.value for name, metric in timeline.take().items() if metric.value}
+    {'wait/data_s': 2.5, 'wait/engine_idle/engine-0_s': 1.5}
+    >>> [(span.lane, span.name, span.end_s) for span in spans]
+    [('trainer', 'step', 2.0), ('trainer', 'wait: data', 5.5)]
+    """
+
+    def __init__(self, write: Callable[[Span], object] | None, now: Callable[[], float]) -> None:
+        """``write`` takes each span, ``None`` where nobody wants them; ``now`` tells the run's clock."""
+        self._write, self._now = write, now
+        self._waits: dict[str, float] = dict.fromkeys(WAITS, 0.0)
+
+    def span(self, lane: str, name: str, start_s: float, end_s: float, **about: Any) -> None:
+        """Tell that ``lane`` did something from one moment to another; see ``journal.spans`` for lanes and names."""
+        if self._write is not None:
+            self._write(Span(lane=lane, name=name, start_s=start_s, end_s=end_s, about=about))
+
+    def waited(self, what: str, seconds: float) -> None:
+        """Count a wait that is over: one of ``WAITS``, or an engine's name for the seconds that it was idle."""
+        assert what in WAITS or what.startswith("engine"), f"no wait {what!r}; there are {', '.join(WAITS)}, engine-N"
+        self._waits[what] = self._waits.get(what, 0.0) + seconds
+
+    @contextmanager
+    def waiting(self, what: str, lane: str = "trainer") -> Iterator[None]:
+        """Count the block as a wait, and show it on a lane; one that took no time is not shown."""
+        start_s = self._now()
+        try:
+            yield
+        finally:
+            end_s = self._now()
+            self.waited(what, end_s - start_s)
+            if end_s > start_s:
+                self.span(lane, f"wait: {what}", start_s, end_s)
+
+    def take(self) -> Metrics:
+        """The waits that ended since the last take, as ``wait/...`` metrics; a kind once seen stays, at 0 if none."""
+        taken = {_metric_of(what): Metric(seconds, "sum") for what, seconds in sorted(self._waits.items())}
+        self._waits = dict.fromkeys(self._waits, 0.0)
+        return taken
+
+    def state(self) -> dict[str, float]:
+        """The waits that no step has told yet, for a checkpoint."""
+        return dict(self._waits)
+
+    def restore(self, waits: Mapping[str, float]) -> None:
+        """Go on from such a state."""
+        self._waits = dict(waits)
+
+
+def _metric_of(what: str) -> str:
+    return f"wait/{what}_s" if what in WAITS else f"wait/{ENGINE_IDLE}/{what}_s"
