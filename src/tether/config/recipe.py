@@ -48,6 +48,8 @@ class RunOptions:
     """``cpu``, ``cuda``, ``cuda:1``; ``auto`` takes a GPU if there is one."""
     samples: int = 4
     """Rollouts stored each time, at about twenty points of the run; 0 stores none."""
+    trace: bool = True
+    """Whether to keep what each part did when, for ``tether trace``: about a line a rollout."""
 
     def __post_init__(self) -> None:
         if self.steps < 1:
