@@ -234,6 +234,12 @@ def _check(recipe: Recipe) -> None:
             "pipeline.group_size = 1 leaves every group without a baseline, so nothing would be trained; use a group "
             "size of at least 2, or set algorithm.advantage.single to 'raw' or 'zero'"
         )
+    if recipe.pipeline.group_size == 1 and recipe.selection.flat_groups == "filter":
+        raise ConfigError(
+            "selection.flat_groups = 'filter' would filter every group of pipeline.group_size = 1, whose rewards are "
+            "all equal; train on them, or use a group size of at least 2"
+        )
+    _check_deadline(recipe)
     if recipe.engine.temperature <= 0:
         raise ConfigError(
             f"engine.temperature must be > 0 for training; got {recipe.engine.temperature}: greedy samples have no "
@@ -245,3 +251,15 @@ def _check(recipe: Recipe) -> None:
             "add one or leave the reference out"
         )
     check_algorithm(recipe)
+
+
+def _check_deadline(recipe: Recipe) -> None:
+    """Refuse a deadline that a rollout of the longest kind misses by the costs of the recipe."""
+    if not isinstance(recipe.placement, Inline):
+        return
+    longest_s = recipe.placement.costs.generate_token_s * recipe.engine.max_tokens
+    if longest_s >= recipe.faults.rollout_s:
+        raise ConfigError(
+            f"faults.rollout_s must be above what a longest rollout takes, engine.max_tokens x "
+            f"placement.costs.generate_token_s = {longest_s:g} virtual seconds; got {recipe.faults.rollout_s:g}"
+        )

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from tether.core.advantage import Advantage
 from tether.errors import NonFiniteError
 from tether.journal.ledger import Ledger
@@ -126,6 +128,7 @@ class Loops:
         rolling.pool.restore(state.pool)
         rolling.streaks = state.streaks
         rolling.timeline.restore(state.waits)
+        self.publisher.loads.clear()
         self.publisher.loads.extend(state.loads)
 
     async def feed(self) -> None:
@@ -245,7 +248,7 @@ class Loops:
         rolling, buffer = self.rolling, self.rolling.buffer
         rolling.pool.tell(self.watch, rolling.timeline)
         versions = {member.floor for group in rolling.open.values() for member in group.members if member.engine}
-        versions |= {int(version) for rollout in self._held() for version in rollout.completion.version}
+        versions.update(*(np.unique(rollout.completion.version).tolist() for rollout in self._held()))
         gauges = {
             "queue_groups": buffer.num_waiting,
             "in_flight_rollouts": rolling.num_under_way,

@@ -7,11 +7,12 @@ under way can be told at any moment, and gone on with.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from tether.errors import EngineLostError, NonFiniteError, RewardError, TetherError
 from tether.journal.ledger import Ledger
+from tether.journal.spans import REWARDS
 from tether.pipeline.buffer import GroupBuffer
 from tether.pipeline.faults import LEAST_SURVIVORS, Faults
 from tether.pipeline.pool import Pool
@@ -85,6 +86,8 @@ class Rolling:
     timeline: Timeline
     faults: Faults
     selection: Selection
+    loads: Collection[tuple[float, int]]
+    """When the engines took which version, as far back as a rollout may reach."""
     updates: Callable[[], int]
     """Optimizer updates made so far."""
     task: str
@@ -120,7 +123,7 @@ class Rolling:
             if member.completion is not None and not member.has_failed:
                 await self._judge(group, member, member.completion)
         except NonFiniteError as error:
-            if error.rollout_id in (member.request.id, ""):
+            if error.rollout_id == member.request.id:
                 self.ledger.close(member.request.id, "failed:non-finite")
                 member.has_failed = True
             raise
@@ -144,15 +147,14 @@ class Rolling:
         member.turn = self.streaks.num_sampled
         self.streaks = replace(self.streaks, num_sampled=member.turn + 1)
         member.judged_s = self.clock.due("reward")
-        self.timeline.span(
-            member.engine,
-            member.request.id,
-            group.asked.started_s,
-            member.sampled_s,
-            tokens=len(member.completion),
-            version_first=int(member.completion.version.min(initial=member.floor)),
-            version_last=int(member.completion.version.max(initial=0)),
-        )
+        self._show(member, member.completion, group.asked.started_s)
+
+    def _show(self, member: Member, completion: Completion, started_s: float) -> None:
+        version = completion.version
+        first, last = int(version.min(initial=member.floor)), int(version.max(initial=member.floor))
+        about = {"id": member.request.id, "versions": [first, last], "tokens": len(completion)}
+        changes = [[when, version] for when, version in self.loads if first < version <= last]
+        self.timeline.span(member.engine, "rollout", started_s, member.sampled_s, **about, changes=changes)
 
     async def _sampled(self, member: Member, place: tuple[int, int]) -> Completion:
         def taken(engine: str, version: int) -> None:
@@ -205,7 +207,7 @@ class Rolling:
             num_restarts=member.num_restarts,
         )
         if now > began:
-            self.timeline.span("rewards", request.id, began, now)
+            self.timeline.span(REWARDS, "reward", began, now, id=request.id)
         member.rollout = rollout if self.whole is None else await self.whole(rollout)
         self.streaks = replace(self.streaks, failed=0)
         self.ledger.finish(member.rollout)
