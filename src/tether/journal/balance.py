@@ -129,6 +129,17 @@ class Balance:
         """Lengths of what was finished, or begun, and never trained because it was filtered, evicted, or failed."""
         return Lengths.of(_known(line for line in self.lines if ":" in line.fate))
 
+    @property
+    def bias(self) -> str | None:
+        """How much longer or shorter what was dropped was than what was trained, in a sentence."""
+        trained = next((fate.lengths for fate in self.fates if fate.fate == "trained"), None)
+        if trained is None or self.dropped is None or not trained.mean:
+            return None
+        return (
+            f"what was dropped or lost had {self.dropped.mean / trained.mean:.2f} x the length of what "
+            f"was trained (mean {self.dropped.mean:.1f} against {trained.mean:.1f} tokens)"
+        )
+
     @cached_property
     def duplicates(self) -> tuple[str, ...]:
         """Ids that have more than one line."""
