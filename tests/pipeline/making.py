@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from tether.evals.runner import Evaluation
 from tether.pipeline.packing import Step
 from tether.pipeline.trainer import StepReport
 from tether.placement.inline import InlineClock
-from tether.ports import EngineCapabilities, GenerationRequest, Publication
+from tether.ports import EngineCapabilities, GenerationRequest, InFlight, Publication
 from tether.records import Completion, Group, Metric, Prompt, Rollout
 from tether.weights.memory import MemoryStore
 
@@ -63,12 +65,27 @@ def random_groups(seed: int, count: int, size: int, *, vocabulary: int = 24, lon
     return groups
 
 
-class ScriptedEngine:
-    """Decodes nothing in particular, a few tokens between two moments at which weights may change."""
+@dataclass(slots=True)
+class Line:
+    """A completion of a scripted engine, on its way."""
 
-    def __init__(self, clock: InlineClock, numbers: random.Random) -> None:
-        self._clock, self._numbers = clock, numbers
-        self._version = -1
+    versions: list[int] = field(default_factory=list)
+    until_s: float | None = None
+    is_interrupted: bool = False
+
+
+class ScriptedEngine:
+    """Decodes nothing in particular, each completion at a pace of its own, and stands to what an engine promises."""
+
+    def __init__(self, clock: InlineClock, seed: int = 0) -> None:
+        self._clock, self._seed = clock, seed
+        self._version, self._number = -1, -1
+        self._lines: dict[str, Line] = {}
+        self._kept: dict[str, Line] = {}
+        self._is_closed = False
+        self._changed = asyncio.Condition()
+        self.most = 0
+        self.busy_s = 0.0
 
     @property
     def capabilities(self) -> EngineCapabilities:
@@ -78,19 +95,61 @@ class ScriptedEngine:
     def version(self) -> int:
         return self._version
 
-    def in_flight(self) -> None:
-        """Nothing is told: what is under way is asked for again."""
+    def _numbers(self, request: GenerationRequest) -> random.Random:
+        return random.Random(f"{self._seed} {request.id}")
 
-    async def generate(self, requests: Sequence[GenerationRequest], flight: None = None) -> list[Completion]:
-        lengths = [self._numbers.randint(1, request.max_tokens) for request in requests]
-        versions: list[int] = []
-        while len(versions) < max(lengths):
-            versions.append(self._version)
-            await self._clock.spend("generate_token")
-        return [completion_of([2] * length, version=versions[:length]) for length in lengths]
+    def in_flight(self) -> Mapping[str, Any]:
+        return {id: (list(line.versions), line.until_s, line.is_interrupted) for id, line in self._lines.items()}
 
-    async def load(self, publication: Publication) -> str:
-        self._version = publication.version
+    def restore(self, flight: Mapping[str, Any]) -> None:
+        self._kept = {id: Line(list(versions), *rest) for id, (versions, *rest) in flight.items()}
+
+    async def progress(self) -> dict[str, Completion]:
+        return {
+            id: replace(completion_of([2] * len(line.versions), version=line.versions), finish="interrupted")
+            for id, line in self._lines.items()
+        }
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        numbers = self._numbers(request)
+        length, pace = numbers.randint(1, request.max_tokens), numbers.choice([1.0, 1.0, numbers.random(), 5.0])
+        while self._is_closed:
+            async with self._changed:
+                await self._changed.wait()
+        so_far = [] if request.so_far is None else request.so_far.version.tolist()
+        line = self._lines[request.id] = self._kept.pop(request.id, None) or Line(so_far)
+        self.most = max(self.most, len(self._lines))
+        try:
+            while len(line.versions) < length or line.until_s is not None:
+                if line.until_s is None:
+                    line.versions.append(self._version)
+                    line.until_s = self._clock.due("generate_token", pace)
+                await self._clock.until(line.until_s)
+                line.until_s = None
+                if line.is_interrupted and len(line.versions) < length:
+                    done = completion_of([2] * len(line.versions), version=line.versions)
+                    return replace(done, finish="interrupted")
+            return completion_of([2] * length, version=line.versions)
+        finally:
+            del self._lines[request.id]
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def answer(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        return [completion_of([2], version=self._version) for _ in requests]
+
+    async def load(self, publication: Publication, in_flight: InFlight = "finish") -> str:
+        assert self._number in (-1, publication.number, publication.number - 1)
+        if in_flight == "finish" and self._lines:
+            self._is_closed = True
+            async with self._changed:
+                await self._changed.wait_for(lambda: not self._lines)
+            self._is_closed = False
+        for line in self._lines.values():
+            line.is_interrupted = in_flight == "restart"
+        self._version, self._number = publication.version, publication.number
+        async with self._changed:
+            self._changed.notify_all()
         return publication.fingerprint
 
 
@@ -112,7 +171,7 @@ class CountingLearner:
         self.updates += updated
         return StepReport(updated=updated, metrics={"policy/lr": Metric(0.0)}, logp={}, staleness={})
 
-    async def publish(self) -> Publication:
+    async def publish(self, live: int | None = None) -> Publication:
         return self.store.publish(self.updates, {"w": torch.full((3,), float(self.updates))})
 
     remark = ""

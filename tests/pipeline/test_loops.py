@@ -8,11 +8,17 @@ import torch
 from tether.core.advantage import GRPO
 from tether.errors import NonFiniteError, RewardError, TetherError
 from tether.journal.ledger import Ledger, LedgerLine
+from tether.pipeline.buffer import GroupBuffer
+from tether.pipeline.faults import Faults
 from tether.pipeline.loops import Loops, Packing
+from tether.pipeline.pool import Pool
 from tether.pipeline.publisher import Publisher
-from tether.pipeline.rollouts import Judge, Sampling
+from tether.pipeline.rolling import Rolling
+from tether.pipeline.rollouts import Judge, Sampling, score_here
 from tether.pipeline.schedule import Schedule
+from tether.pipeline.selection import Selection
 from tether.pipeline.stopwatch import Stopwatch
+from tether.pipeline.timeline import Timeline
 from tether.placement.inline import Costs, Inline
 from tether.records import Prompt
 
@@ -32,7 +38,18 @@ class HaltError(Exception):
 class Run:
     """The real loops, buffer, publisher and ledger, around an engine and a trainer without a model."""
 
-    def __init__(self, schedule: Schedule, steps: int, seed: int = 0, *, skips=(), reward=None, stop_after=0) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        steps: int,
+        seed: int = 0,
+        *,
+        skips=(),
+        reward=None,
+        stop_after=0,
+        faults: Faults | None = None,
+        selection: Selection | None = None,
+    ) -> None:
         numbers = random.Random(seed)
         costs = [numbers.choice([0.0, numbers.random(), 10 * numbers.random()]) for _ in range(4)]
         inline = Inline(
@@ -40,27 +57,48 @@ class Run:
         )
         clock = inline.clock()
         self.lines: list[LedgerLine] = []
-        self.engine = ScriptedEngine(clock, numbers)
-        self.learner = CountingLearner(frozenset(skips))
+        num_engines = numbers.choice([1, 2, 3])
+        self.engines = {f"engine-{n}": ScriptedEngine(clock, seed) for n in range(num_engines)}
+        self.learner = learner = CountingLearner(frozenset(skips))
         self.inline = inline
         self.stop_after = stop_after
         self.start_version: int | None = None
+        self.start_s = 0.0
+        reward = reward or (lambda prompt, text: float(len(text) % 3))
+        ledger = Ledger(self.lines.append)
+        pool = Pool(self.engines, numbers.choice([1, 4, 512]), clock.now)
+        publisher = Publisher(self.learner, self.engines, clock, in_flight=schedule.in_flight)
         self.loops = Loops(
             steps=steps,
             schedule=schedule,
             prompts=prompt,
             sampling=Sampling(seed=seed, group_size=schedule.group_size, temperature=1.0, max_tokens=5),
             packing=Packing(advantage=GRPO(), token_budget=30, pad_id=0, device="cpu"),
-            engine=self.engine,
-            wave_size=numbers.choice([1, 4, 512]),
-            judge=Judge(reward or (lambda prompt, text: float(len(text) % 3)), str, frozenset({1})),
+            rolling=Rolling(
+                pool=pool,
+                judge=Judge(reward, str, frozenset({1})),
+                score=score_here(reward),
+                buffer=GroupBuffer(schedule.slots, steps * schedule.prompts_per_step, schedule.window),
+                ledger=ledger,
+                clock=clock,
+                timeline=Timeline(None, clock.now),
+                faults=faults or Faults(),
+                selection=selection or Selection(),
+                loads=publisher.loads,
+                updates=lambda: learner.updates,
+                task="test",
+            ),
             learner=self.learner,
-            publisher=Publisher(self.learner, self.engine, clock),
-            clock=clock,
+            publisher=publisher,
             watch=Stopwatch(),
-            ledger=Ledger(self.lines.append),
+            ledger=ledger,
             dump=lambda rows, error: NonFiniteError(f"{error}; dumped {len(rows)} rows"),
         )
+
+    @property
+    def versions(self) -> set[int]:
+        """Held by the engines."""
+        return {engine.version for engine in self.engines.values()}
 
     async def _main(self) -> None:
         if self.start_version is None:
@@ -68,31 +106,35 @@ class Run:
         else:
             weights = {"w": torch.zeros(3)}
             await self.loops.publisher.load(self.learner.store.publish(self.start_version, weights))
+            self.loops.restore(self.loops_state)
         async with asyncio.TaskGroup() as tasks:
-            for loop in (self.loops.feed(), self.loops.roll(), self.loops.pack()):
-                tasks.create_task(loop)
-            tasks.create_task(self.loops.train(self.after, self.between))
+            others = [tasks.create_task(loop) for loop in (self.loops.feed(), self.loops.roll(), self.loops.pack())]
+            await self.loops.train(self.after, self.between)
+            for task in others:
+                task.cancel()
 
-    async def after(self, number, step, report) -> None:
+    async def after(self, number, step, report, standing) -> None:
         assert number == self.loops.done
+        assert standing.gauges["slots_free"] >= 0
 
     async def between(self, number) -> None:
         assert number == self.loops.done
         if number == self.stop_after:
             self.state = self.loops.state()
+            self.now_s = self.loops.rolling.clock.due("train_step", 0.0)
             self.open_lines = self.loops.ledger.open_lines
             raise HaltError
 
     def go_on_from(self, before: "Run") -> "Run":
         """Take over everything that a checkpoint holds of a run that was stopped."""
-        self.loops.restore(before.state)
+        self.loops_state, self.start_s = before.state, before.now_s
         self.loops.ledger.restore(before.lines, before.open_lines)
         self.learner.updates = before.learner.updates
-        self.start_version = before.engine.version
+        (self.start_version,) = before.versions
         return self.go()
 
     def go(self) -> "Run":
-        self.inline.run(self._main())
+        self.inline.run(self._main(), start_s=self.start_s)
         return self
 
 
@@ -123,7 +165,7 @@ def test_staleness_is_zero_in_sync(seed):
 def test_a_run_may_end_inside_its_first_block(steps):
     run = Run(Schedule(lag=8, prompts_per_step=2, group_size=2), steps).go()
     assert run.learner.seen == [{s} for s in range(steps)]
-    assert run.engine.version == 0
+    assert run.versions == {0}
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -144,13 +186,13 @@ def test_a_step_that_makes_no_update_makes_no_version_and_filters_its_rollouts()
     fates = {step: {line.fate for line in run.lines if line.step == step} for step in range(1, 9)}
     assert {step for step, fate in fates.items() if fate == {"filtered:no-advantage"}} == {1, 2, 6}
     assert run.learner.updates == 5
-    assert run.engine.version == 5
+    assert run.versions == {5}
     assert all(max(seen) <= schedule.bound for seen in run.learner.seen)
 
 
 def test_a_block_without_an_update_publishes_nothing_and_goes_on():
     run = Run(Schedule(lag=2, prompts_per_step=1, group_size=2), 6, skips=range(1, 7)).go()
-    assert run.engine.version == 0
+    assert run.versions == {0}
     assert run.loops.ledger.balance() == {"filtered:no-advantage": 12}
 
 

@@ -17,15 +17,19 @@ from tether.journal.ledger import Ledger
 from tether.journal.reader import RunView
 from tether.journal.writer import RunWriter, check_unused
 from tether.models.loading import resolve_source
+from tether.pipeline.buffer import GroupBuffer
 from tether.pipeline.checkpoint import Checkpoints
 from tether.pipeline.controller import Controller, Observer
 from tether.pipeline.interrupts import StopRequest
 from tether.pipeline.loops import Loops, Packing
 from tether.pipeline.nonfinite import dump
+from tether.pipeline.pool import Pool
 from tether.pipeline.publisher import Publisher
+from tether.pipeline.rolling import Rolling
 from tether.pipeline.rollouts import Sampling
 from tether.pipeline.selfcheck import Probe
 from tether.pipeline.snapshot import Snapshot, read_snapshot
+from tether.pipeline.timeline import Timeline
 from tether.placement.parts import Parts
 from tether.ports import EngineCapabilities
 from tether.report.page import write_report
@@ -97,50 +101,26 @@ def build(
 ) -> Controller:
     """Wire a run. Everything that can be refused is refused here, before any long work and before the run directory
     is touched."""
-    learner, engine, clock = parts.learner, parts.engine, parts.clock
-    reward = reward_of(recipe.task.reward)
+    learner, engines, clock = parts.learner, parts.engines, parts.clock
+    reward_of(recipe.task.reward)
     task, max_tokens = (recipe.task_name, recipe.task), recipe.engine.max_tokens
     prompts = prompts_of(task, parts.vocabulary, max_tokens, "train", recipe.run.seed)
     for index in range(min(FIRST_PROMPTS, recipe.run.steps * recipe.pipeline.prompts_per_step)):
         prompts(index)  # one that cannot fit is refused now
-    engine_options = recipe.engine
     sampling = _sampling(recipe)
-    _check_engine(engine.capabilities, sampling)
+    for engine in engines.values():
+        _check_engine(engine.capabilities, sampling)
     writer = open_writer()
     writer.config(recipe.resolved())
     probe = Probe(
         options=recipe.checks,
-        engine=engine,
         learner=learner,
-        clock=clock,
         prompts=prompts,
         sampling=sampling,
-        dtypes=(engine_options.dtype, recipe.trainer.dtype),
+        dtypes=(recipe.engine.dtype, recipe.trainer.dtype),
     )
-    loops = Loops(
-        steps=recipe.run.steps,
-        schedule=recipe.pipeline,
-        prompts=prompts,
-        sampling=sampling,
-        packing=Packing(
-            advantage=recipe.algorithm.advantage,
-            token_budget=recipe.trainer.token_budget,
-            pad_id=parts.vocabulary.pad_id,
-            device=parts.device,
-            sharing=learner.sharing,
-        ),
-        engine=engine,
-        wave_size=engine_options.max_rows,
-        judge=judge_of(parts.vocabulary, reward),
-        learner=learner,
-        publisher=Publisher(learner, engine, clock, (probe,)),
-        clock=clock,
-        watch=parts.watch,
-        ledger=Ledger(writer.ledger),
-        dump=partial(dump, writer.folder),
-    )
-    return Controller(
-        loops=loops,
+    controller = Controller(
+        loops=_loops(recipe, parts, writer, Publisher(learner, engines, clock, (probe,), recipe.pipeline.in_flight)),
         writer=writer,
         eval_options=recipe.eval,
         checkpoints=Checkpoints(writer.folder),
@@ -150,6 +130,50 @@ def build(
         samples_every=max(1, recipe.run.steps // NUM_SAMPLINGS),
         doubts=tuple(doubts_of(recipe)),
         observers=observers,
+    )
+    controller.loops.rolling.told = controller.warn
+    return controller
+
+
+def _loops(recipe: Recipe, parts: Parts, writer: RunWriter, publisher: Publisher) -> Loops:
+    schedule, learner = recipe.pipeline, parts.learner
+    pool = Pool(parts.engines, recipe.engine.max_rows, parts.clock.now)
+    pool.revive = publisher.revive
+    ledger = Ledger(writer.ledger)
+    rolling = Rolling(
+        pool=pool,
+        judge=judge_of(parts.vocabulary, reward_of(recipe.task.reward)),
+        score=parts.score,
+        buffer=GroupBuffer(schedule.slots, recipe.run.steps * schedule.prompts_per_step, schedule.window),
+        ledger=ledger,
+        clock=parts.clock,
+        timeline=Timeline(writer.span if recipe.run.trace else None, parts.clock.now),
+        faults=recipe.faults,
+        selection=recipe.selection,
+        loads=publisher.loads,
+        updates=lambda: learner.updates,
+        task=recipe.task_name,
+    )
+    return Loops(
+        steps=recipe.run.steps,
+        schedule=schedule,
+        prompts=prompts_of(
+            (recipe.task_name, recipe.task), parts.vocabulary, recipe.engine.max_tokens, "train", recipe.run.seed
+        ),
+        sampling=_sampling(recipe),
+        packing=Packing(
+            advantage=recipe.algorithm.advantage,
+            token_budget=recipe.trainer.token_budget,
+            pad_id=parts.vocabulary.pad_id,
+            device=parts.device,
+            sharing=learner.sharing,
+        ),
+        rolling=rolling,
+        learner=learner,
+        publisher=publisher,
+        watch=parts.watch,
+        ledger=ledger,
+        dump=partial(dump, writer.folder),
     )
 
 

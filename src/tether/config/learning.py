@@ -7,15 +7,21 @@ from functools import partial
 
 from torch import Tensor
 
-from tether.config.parts import correct_by, criterion_of, evaluation_set, judge_of, prompts_of
+from tether.config.parts import correct_by, criterion_of, evaluation_set, judge_of, prompts_of, reward_of
 from tether.config.recipe import Recipe
 from tether.core.algorithm import Algorithm
 from tether.errors import ConfigError
 from tether.evals.runner import Evaluation, Evaluator
 from tether.models.conversion import convert_weights
 from tether.models.loading import DTYPES, LoadedModel, load_model
+from tether.models.lora import adapt
 from tether.models.policy import Policy
+from tether.pipeline.acquisition import Acquisition
 from tether.pipeline.learner import LocalLearner
+from tether.pipeline.old_evaluator import Evaluated, OldEvaluator
+from tether.pipeline.old_policy import Cost, OldPolicy, Rescoring, most_versions
+from tether.pipeline.scoring import Scorer
+from tether.pipeline.snapshots import Snapshots, WeightCopies
 from tether.pipeline.trainer import Trainer
 from tether.placement.inline import FreeClock
 from tether.placement.parts import Makers
@@ -27,19 +33,25 @@ from tether.weights.memory import MemoryStore
 def makers_of(recipe: Recipe, device: str) -> Makers:
     """Makers of a recipe's parts, for the placement to call where they are to live."""
     return Makers(
-        learner=partial(learner_of, recipe), engine=partial(engine_of, recipe), dtype=recipe.engine.dtype, device=device
+        learner=partial(learner_of, recipe),
+        engine=partial(engine_of, recipe),
+        reward=partial(reward_of, recipe.task.reward),
+        dtype=recipe.engine.dtype,
+        device=device,
     )
 
 
 def engine_of(recipe: Recipe, store: WeightStore, clock: Clock, device: str) -> RolloutEngine:
     """The engine that makes the rollouts."""
-    return recipe.engine.open(recipe.model.path, store=store, clock=clock, device=device)
+    return recipe.engine.open(recipe.model.path, store=store, clock=clock, device=device, lora=recipe.model.lora)
 
 
-def learner_of(recipe: Recipe, store: WeightStore, device: str) -> LocalLearner:
-    """A learner with a model of its own."""
+def learner_of(recipe: Recipe, store: WeightStore, device: str, full_store: WeightStore | None = None) -> LocalLearner:
+    """A learner with a model of its own. ``full_store``: in the trainer's dtype, for an evaluator of old log-probs."""
     loaded = load_model(recipe.model.path, dtype=recipe.model.dtype, device=device)
     convert_weights(loaded.model, DTYPES[recipe.trainer.dtype])
+    if recipe.model.lora is not None:
+        adapt(loaded.model, recipe.model.lora, dtype=DTYPES[recipe.engine.dtype], seed=recipe.run.seed)
     trainer, routing = _trainer(recipe, loaded, device), routing_of(recipe.algorithm)
     if routing is not None:
         trainer.policy.routers  # noqa: B018  # refused now if there are none to overrule
@@ -51,7 +63,47 @@ def learner_of(recipe: Recipe, store: WeightStore, device: str) -> LocalLearner:
         loaded=loaded,
         dtype=recipe.model.dtype,
         token_budget=recipe.trainer.token_budget,
+        updates_per_batch=recipe.pipeline.updates_per_batch,
+        old=_old_policy(recipe, trainer.policy, routing, full_store),
     )
+
+
+def evaluator_of(recipe: Recipe, store: WeightStore, device: str) -> OldEvaluator:
+    """A second model that scores rollouts; ``store`` is that to which the learner publishes in the trainer's dtype."""
+    loaded = load_model(recipe.model.path, dtype=recipe.model.dtype, device=device)
+    convert_weights(loaded.model, DTYPES[recipe.trainer.dtype])
+    loaded.model.requires_grad_(False)
+    policy = Policy(loaded, share_prompt=recipe.trainer.share_prompt)
+    return OldEvaluator(_scorer(recipe, policy, routing_of(recipe.algorithm)), store)
+
+
+def versions_held(recipe: Recipe) -> int:
+    """Versions that a store in the trainer's dtype must keep, and that the trainer or an evaluator holds at most."""
+    return most_versions(recipe.pipeline.allowed, recipe.pipeline.lag)
+
+
+def _old_policy(
+    recipe: Recipe, policy: Policy, routing: Routing | None, full_store: WeightStore | None
+) -> OldPolicy | None:
+    options, schedule = recipe.old, recipe.pipeline
+    reach = schedule.allowed - schedule.updates_per_batch + 2
+    rescoring = Rescoring(policy=policy, temperature=recipe.engine.temperature, cost=Cost())
+    if options.strategy == "snapshots":
+        return Snapshots(rescoring, WeightCopies(policy.model, versions_held(recipe), options.where), reach)
+    if options.strategy == "interruption":
+        return Acquisition(rescoring, _scorer(recipe, policy, routing), WeightCopies(policy.model, most=1))
+    if options.strategy == "evaluator":
+        if full_store is None:
+            raise ConfigError(
+                "old.strategy = 'evaluator' needs a placement that gives it a model of its own, and this one does not: "
+                "set old.strategy = 'snapshots'"
+            )
+        return Evaluated(policy, full_store, versions_held(recipe), reach)
+    return None
+
+
+def _scorer(recipe: Recipe, policy: Policy, routing: Routing | None) -> Scorer:
+    return Scorer(policy, recipe.trainer.token_budget, recipe.engine.temperature, routing)
 
 
 def routing_of(algorithm: Algorithm) -> Routing | None:
@@ -77,7 +129,7 @@ def _trainer(recipe: Recipe, loaded: LoadedModel, device: str) -> Trainer:
         recipe.trainer,
         reference=reference,
         temperature=recipe.engine.temperature,
-        limits=(recipe.run.steps, recipe.pipeline.allowed),
+        limits=(recipe.run.steps * recipe.pipeline.updates_per_batch, recipe.pipeline.allowed),
     )
 
 

@@ -11,14 +11,18 @@ from typing import Any, Literal
 
 from tether.config.bind import bind, describe, describe_plugin, named, plugin
 from tether.config.overrides import apply, expand
-from tether.config.review import check_algorithm, doubts_of
+from tether.config.review import check_algorithm, check_old, doubts_of
 from tether.config.toml import read_toml
 from tether.core.algorithm import Algorithm
 from tether.errors import ConfigError
 from tether.evals.runner import EvalOptions
+from tether.models.lora import Lora
 from tether.pipeline.agreement import CheckOptions
 from tether.pipeline.checkpoint import CheckpointOptions
+from tether.pipeline.faults import Faults
+from tether.pipeline.old_policy import OldOptions
 from tether.pipeline.schedule import Schedule
+from tether.pipeline.selection import Selection
 from tether.pipeline.trainer import TrainerOptions
 from tether.placement.inline import Inline
 from tether.placement.ray import Ray
@@ -29,10 +33,11 @@ from tether.tasks.task import Task
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 """Devices that a run can use; the arithmetic needs float64, which others lack."""
 MOST_STEPS = 10**9
+MOST_RANK = 4096
 PLACEMENTS: Mapping[str, type[Inline] | type[Ray]] = {"inline": Inline, "ray": Ray}
 TABLES = (
-    *("run", "model", "task", "engine", "pipeline", "algorithm", "trainer", "eval", "checkpoint", "checks"),
-    "placement",
+    *("run", "model", "task", "engine", "pipeline", "selection", "faults", "algorithm", "trainer", "eval"),
+    *("old", "checkpoint", "checks", "placement"),
 )
 
 
@@ -49,7 +54,7 @@ class RunOptions:
     samples: int = 4
     """Rollouts stored each time, at about twenty points of the run; 0 stores none."""
     trace: bool = True
-    """Whether to keep what each part did when, for ``tether trace``: about a line a rollout."""
+    """Whether it is written down what each part did when, for ``tether trace``."""
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -72,6 +77,29 @@ class ModelOptions:
     """In which the weights are read and saved; training uses ``trainer.dtype``, the engine ``engine.dtype``."""
     reference: str = ""
     """The frozen model of the KL penalty; empty means the model as it is before training."""
+    lora_rank: int = 0
+    """Rank of a low-rank adapter (LoRA, arXiv:2106.09685) that is trained and published in the place of all weights;
+    0: none."""
+    lora_alpha: float = 16.0
+    """The adapter's part of a layer is multiplied by this over the rank."""
+    lora_targets: tuple[str, ...] = ()
+    """Last parts of the names of the linear layers that get an adapter, such as ``q_proj``; empty: all but the head
+    and routers."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lora_rank <= MOST_RANK:
+            raise ConfigError(f"model.lora_rank must lie in 0 .. {MOST_RANK}; got {self.lora_rank}")
+        if self.lora is None and self.lora_targets:
+            raise ConfigError(
+                f"model.lora_targets is {list(self.lora_targets)}, but model.lora_rank = 0 means no adapter; set a rank"
+            )
+
+    @property
+    def lora(self) -> Lora | None:
+        """The adapter, if there is one."""
+        if self.lora_rank == 0:
+            return None
+        return Lora(rank=self.lora_rank, alpha=self.lora_alpha, targets=self.lora_targets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +114,11 @@ class Recipe:
     engine: EngineOptions
     """A plug-in of the engines' room."""
     pipeline: Schedule
+    selection: Selection
+    faults: Faults
     algorithm: Algorithm
     trainer: TrainerOptions
+    old: OldOptions
     eval: EvalOptions
     checkpoint: CheckpointOptions
     checks: CheckOptions
@@ -116,8 +147,11 @@ class Recipe:
             "task": describe_plugin(TASKS, self.task),
             "engine": describe_plugin(ENGINES, self.engine, "kind"),
             "pipeline": describe(self.pipeline),
+            "selection": describe(self.selection),
+            "faults": describe(self.faults),
             "algorithm": algorithm,
             "trainer": describe(self.trainer),
+            "old": describe(self.old),
             "eval": describe(self.eval),
             "checkpoint": describe(self.checkpoint),
             "checks": describe(self.checks),
@@ -179,8 +213,11 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
         task=plugin(TASKS, task, "task"),
         engine=bound_engine,
         pipeline=bind(Schedule, get["pipeline"], "pipeline"),
+        selection=bind(Selection, get["selection"], "selection"),
+        faults=bind(Faults, get["faults"], "faults"),
         algorithm=algorithm,
         trainer=bind(TrainerOptions, get["trainer"], "trainer"),
+        old=bind(OldOptions, get["old"], "old"),
         eval=bind(EvalOptions, get["eval"], "eval"),
         checkpoint=bind(CheckpointOptions, get["checkpoint"], "checkpoint"),
         checks=bind(CheckOptions, get["checks"], "checks"),
@@ -226,6 +263,12 @@ def _check(recipe: Recipe) -> None:
             "pipeline.group_size = 1 leaves every group without a baseline, so nothing would be trained; use a group "
             "size of at least 2, or set algorithm.advantage.single to 'raw' or 'zero'"
         )
+    if recipe.pipeline.group_size == 1 and recipe.selection.flat_groups == "filter":
+        raise ConfigError(
+            "selection.flat_groups = 'filter' would filter every group of pipeline.group_size = 1, whose rewards are "
+            "all equal; train on them, or use a group size of at least 2"
+        )
+    _check_deadline(recipe)
     if recipe.engine.temperature <= 0:
         raise ConfigError(
             f"engine.temperature must be > 0 for training; got {recipe.engine.temperature}: greedy samples have no "
@@ -236,4 +279,24 @@ def _check(recipe: Recipe) -> None:
             f"model.reference is {recipe.model.reference!r}, but there is no [algorithm.kl] to use it; "
             "add one or leave the reference out"
         )
+    check_old(recipe)
+    coarse = "bfloat16" in (recipe.trainer.dtype, recipe.model.dtype)
+    if recipe.model.lora is not None and recipe.engine.dtype == "float32" and coarse:
+        raise ConfigError(
+            "with model.lora_rank the engine keeps the base that it reads, and must hold the trainer's; an engine in "
+            "float32 would not hold one that was rounded to bfloat16: set model.dtype and trainer.dtype to float32, or "
+            "engine.dtype to bfloat16"
+        )
     check_algorithm(recipe)
+
+
+def _check_deadline(recipe: Recipe) -> None:
+    """Refuse a deadline that a rollout of the longest kind misses by the costs of the recipe."""
+    if not isinstance(recipe.placement, Inline):
+        return
+    longest_s = recipe.placement.costs.generate_token_s * recipe.engine.max_tokens
+    if longest_s >= recipe.faults.rollout_s:
+        raise ConfigError(
+            f"faults.rollout_s must be above what a longest rollout takes, engine.max_tokens x "
+            f"placement.costs.generate_token_s = {longest_s:g} virtual seconds; got {recipe.faults.rollout_s:g}"
+        )

@@ -1,56 +1,82 @@
 """Slots, and the order in which groups leave: what bounds staleness.
 
-A slot is taken when a group is admitted and freed only after the weights that follow its use are published. With
-``capacity`` slots and P groups a step, at most ``capacity / P`` steps of data exist between the weights that made a
-group and the step that uses it, the time in the queue included.
+A slot is taken when a group is admitted. A group that is used gives it back only after the weights that follow its use
+are published; one that leaves unused gives it back at once. With C slots and P groups a batch, at most
+``ceil((C + window) / P)`` batches are made between the weights that a group began with and its own use, the time in
+the queue included. ``docs/staleness.md`` has the proof.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import heapq
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tether.records import Group
 
+NOBODY = 2**62
+"""Above every index."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferState:
-    """What a buffer holds between two steps; what was taken and not used yet counts as not taken."""
+    """What a buffer holds between two batches."""
 
     admitted: int
     used: int
     freed: int
+    """Used groups whose slots are free again."""
+    removed: int
+    """Groups that left without being used."""
+    unfinished: tuple[int, ...]
+    """Admitted and still in generation, by index."""
     groups: tuple[Group, ...]
     """Finished and not used, in the order of their index."""
+    batches: tuple[tuple[int, ...], ...]
+    """Of those, the ones that were taken, batch by batch."""
+    overtakers: tuple[int, ...]
+    """Used groups that are younger than the oldest that is not."""
+
+
+_EMPTY = BufferState(admitted=0, used=0, freed=0, removed=0, unfinished=(), groups=(), batches=(), overtakers=())
 
 
 class GroupBuffer:
-    """Finished groups, handed out in the order of admission.
+    """Finished groups, handed out oldest first.
 
     Args:
         capacity: slots.
-        state: what an earlier buffer held, to go on from.
+        wanted: groups that are to be used in all; no more are admitted than can still be.
+        window: by how many younger groups one may be overtaken; 0 is the order of admission.
 
     >>> async def one():
-    ...     buffer = GroupBuffer(capacity=1)
+    ...     buffer = GroupBuffer(capacity=1, wanted=1)
     ...     index = await buffer.admit()
     ...     buffer.finish(Group(id="g0", index=index, rollouts=()))
-    ...     return [group.id for group in await buffer.take(1)]
+    ...     return [group.id for group in buffer.take(1)]
     >>> asyncio.run(one())
     ['g0']
     """
 
-    def __init__(self, capacity: int, state: BufferState | None = None) -> None:
+    def __init__(self, capacity: int, wanted: int, window: int = 0) -> None:
         if capacity < 1:
             raise ValueError(f"a buffer needs at least one slot; got {capacity}")
-        state = state or BufferState(admitted=0, used=0, freed=0, groups=())
-        self._capacity = capacity
-        self._admitted = state.admitted
-        self._taken = self._used = state.used
-        self._freed = state.freed
-        self._held = {group.index: group for group in state.groups}
+        self._capacity, self._wanted, self._window = capacity, wanted, window
         self._room, self._ready, self._settled = _Gate(), _Gate(), _Gate()
+        self.restore(_EMPTY)
+
+    def restore(self, state: BufferState) -> None:
+        """Go on from what a buffer held, before anybody waits for this one."""
+        self._admitted, self._used, self._freed, self._removed = state.admitted, state.used, state.freed, state.removed
+        self._held = {group.index: group for group in state.groups}
+        self._taken = deque(state.batches)
+        self._again = deque(state.batches)  # taken before the state was told, and handed out again first
+        inside = {index for batch in state.batches for index in batch}
+        self._unfinished = _Oldest(state.unfinished)
+        self._finished = _Oldest(index for index in self._held if index not in inside)
+        self._overtakers = list(state.overtakers)
 
     @property
     def num_admitted(self) -> int:
@@ -58,63 +84,172 @@ class GroupBuffer:
         return self._admitted
 
     @property
-    def num_done(self) -> int:
-        """Groups that have been finished so far, used or not."""
-        return self._used + len(self._held)
+    def num_used(self) -> int:
+        """Groups that were used so far."""
+        return self._used
 
     @property
     def num_in_generation(self) -> int:
         """Groups admitted and not finished yet."""
-        return self._admitted - self.num_done
+        return len(self._unfinished)
+
+    @property
+    def num_waiting(self) -> int:
+        """Groups finished that no batch has taken."""
+        return len(self._finished)
+
+    @property
+    def num_free(self) -> int:
+        """Slots that nobody has."""
+        return self._capacity - (self._admitted - self._removed - self._freed)
+
+    @property
+    def held(self) -> tuple[Group, ...]:
+        """Groups finished and not used, in the order of their index."""
+        return tuple(self._held[index] for index in sorted(self._held))
+
+    @property
+    def queued(self) -> tuple[Group, ...]:
+        """Of those, the ones that no batch has taken."""
+        return tuple(self._held[index] for index in self._finished)
 
     def state(self) -> BufferState:
         """Everything it holds."""
-        groups = tuple(self._held[index] for index in sorted(self._held))
-        return BufferState(admitted=self._admitted, used=self._used, freed=self._freed, groups=groups)
+        return BufferState(
+            admitted=self._admitted,
+            used=self._used,
+            freed=self._freed,
+            removed=self._removed,
+            unfinished=tuple(self._unfinished),
+            groups=self.held,
+            batches=tuple(self._taken),
+            overtakers=tuple(self._overtakers),
+        )
 
     async def admit(self) -> int:
-        """Take a slot, waiting for one to be freed; the index of the group that may now be generated."""
-        while self._admitted - self._freed >= self._capacity:
+        """Take a slot, waiting for one to be freed and wanted; the index of the group that may now be generated."""
+        while not self._may_admit:
             await self._room.wait()
+        self._unfinished.add(self._admitted)
         self._admitted += 1
         return self._admitted - 1
 
     def finish(self, group: Group) -> None:
         """Store a finished group."""
-        assert self._taken <= group.index < self._admitted, group.index
-        assert group.index not in self._held, group.index
+        self._unfinished.discard(group.index)
         self._held[group.index] = group
+        self._finished.add(group.index)
+        self._changed()
+
+    def remove(self, index: int) -> None:
+        """A group leaves without being used, while it is generated or while it waits; its slot is free at once."""
+        if index in self._unfinished:
+            self._unfinished.discard(index)
+        else:
+            self._finished.discard(index)
+            del self._held[index]
+        self._removed += 1
+        self._forget_overtakers()
+        self._room.open()
+        self._changed()
+
+    def take(self, count: int) -> tuple[Group, ...] | None:
+        """The oldest ``count`` finished groups; ``None`` while there are too few, or while a group that is not
+        finished would be overtaken too often. Frees no slot."""
+        if self._again:
+            return tuple(self._held[index] for index in self._again.popleft())
+        if len(self._finished) < count:
+            return None
+        chosen = tuple(self._finished.pop() for _ in range(count))
+        if self._overtaken(chosen) > self._window:
+            for index in chosen:
+                self._finished.add(index)
+            return None
+        self._taken.append(chosen)
+        return tuple(self._held[index] for index in chosen)
+
+    def change(self) -> asyncio.Future[None]:
+        """Done when ``take`` may have another answer."""
+        return self._ready.wait()
+
+    def retire(self) -> None:
+        """Forget the groups of the oldest batch taken: it was used."""
+        batch = self._taken.popleft()
+        for index in batch:
+            del self._held[index]
+        self._used += len(batch)
+        self._overtakers += batch
+        self._forget_overtakers()
+
+    async def settle(self) -> None:
+        """Wait until no group is in generation and none may be admitted: only then may new weights be loaded between
+        generations."""
+        while self.num_in_generation or self._may_admit:
+            await self._settled.wait()
+
+    def free(self) -> None:
+        """Give back the slots of all used groups; called after publication, and nowhere else."""
+        self._freed = self._used
+        self._room.open()
+
+    @property
+    def _may_admit(self) -> bool:
+        return self.num_free > 0 and self._admitted - self._removed < self._wanted
+
+    def _changed(self) -> None:
         self._ready.open()
         self._settled.open()
 
-    async def take(self, count: int) -> tuple[Group, ...]:
-        """The next ``count`` groups in the order of admission, waiting until all are finished. Frees no slot."""
-        wanted = range(self._taken, self._taken + count)
-        while not self._has(wanted):
-            await self._ready.wait()
-        self._taken += count
-        return tuple(self._held[index] for index in wanted)
+    def _overtaken(self, chosen: tuple[int, ...]) -> int:
+        """How many younger groups would have left before the oldest that stays, if ``chosen`` left."""
+        oldest = min(self._unfinished.first, self._finished.first)
+        left = (*chosen, *(index for batch in self._taken for index in batch), *self._overtakers)
+        return sum(index > oldest for index in left)
 
-    def retire(self, count: int) -> None:
-        """Forget the oldest ``count`` groups taken: a step has used them."""
-        assert self._used + count <= self._taken, f"retired {count} of {self._taken - self._used} groups taken"
-        for index in range(self._used, self._used + count):
-            del self._held[index]
-        self._used += count
+    def _forget_overtakers(self) -> None:
+        taken = min((index for batch in self._taken for index in batch), default=NOBODY)
+        oldest = min(self._unfinished.first, self._finished.first, taken)
+        self._overtakers = [index for index in self._overtakers if index > oldest]
 
-    async def settle(self) -> None:
-        """Wait until no admitted group is in generation: only then may new weights be loaded between generations."""
-        while self.num_in_generation:
-            await self._settled.wait()
 
-    def free(self, count: int) -> None:
-        """Give back the slots of ``count`` used groups; called after publication, and nowhere else."""
-        self._freed += count
-        assert self._freed <= self._used, f"freed {self._freed} slots of {self._used} groups used"
-        self._room.open()
+class _Oldest:
+    """A set of indices whose smallest is at hand: each operation in O(log n), amortized."""
 
-    def _has(self, wanted: Sequence[int]) -> bool:
-        return all(index in self._held for index in wanted)
+    def __init__(self, indices: Iterator[int] | tuple[int, ...] = ()) -> None:
+        self._heap = sorted(indices)
+        self._members = set(self._heap)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._members
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._members))
+
+    @property
+    def first(self) -> int:
+        """The smallest; ``NOBODY`` if there is none."""
+        while self._heap and self._heap[0] not in self._members:
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else NOBODY
+
+    def add(self, index: int) -> None:
+        assert index not in self._members, index
+        self._members.add(index)
+        heapq.heappush(self._heap, index)
+
+    def discard(self, index: int) -> None:
+        assert index in self._members, index
+        self._members.remove(index)
+
+    def pop(self) -> int:
+        """Take the smallest out."""
+        index = self.first
+        self._members.remove(index)
+        heapq.heappop(self._heap)
+        return index
 
 
 class _Gate:

@@ -17,11 +17,12 @@ from tether.evals.runner import EvalOptions, Evaluation
 from tether.journal.schema import INTERRUPTED
 from tether.journal.writer import RunWriter
 from tether.pipeline.alarms import Alarms
+from tether.pipeline.books import check_balance
 from tether.pipeline.checkpoint import STATE_FOLDER, CheckpointOptions, Checkpoints
 from tether.pipeline.interrupts import StopRequest, undisturbed
-from tether.pipeline.loops import Loops
+from tether.pipeline.loops import Loops, LoopsState
 from tether.pipeline.packing import Row, Step
-from tether.pipeline.reporting import sample_of, step_metrics
+from tether.pipeline.reporting import Standing, sample_of, step_metrics
 from tether.pipeline.snapshot import Snapshot, write_snapshot
 from tether.pipeline.trainer import StepReport
 from tether.records import Event, Metric, Metrics
@@ -55,7 +56,7 @@ class Controller:
     _alarms: Alarms = field(default_factory=Alarms)
     _skipped: int = 0
     _step: int = 0
-    _restored: Path | None = None
+    _restored: tuple[LoopsState, Path] | None = None
 
     async def run(self) -> None:
         """From version 0, or from a restored checkpoint, to the saved model. Raises what stopped it, after the books
@@ -75,16 +76,17 @@ class Controller:
 
     def restore(self, snapshot: Snapshot, state: Path) -> None:
         """Go on from what a checkpoint holds, instead of beginning."""
-        self.loops.restore(snapshot.loops)
         self._step = snapshot.loops.done
         self._evaluations = list(snapshot.evaluations)
         self._alarms, self._skipped = snapshot.alarms, snapshot.skipped
-        self._restored = state
+        self._restored = snapshot.loops, state
 
     async def _run(self) -> None:
         if self._restored is not None:
-            await self.loops.publisher.load(await self.loops.learner.restore(self._restored))
+            loops, state = self._restored
+            await self.loops.publisher.load(await self.loops.learner.restore(state))
             self.loops.publisher.take_measured()  # checked again, but told when it was published
+            self.loops.restore(loops)  # now that the engines hold their weights they take up what they were at
         else:
             self._tell(self._event("start", {}))
             for remark in filter(None, (self.loops.learner.remark, *self.doubts)):
@@ -94,11 +96,16 @@ class Controller:
             await self._evaluate(0)
             self.stop.check(0, saved=False)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.loops.feed(), name="feed")
-            tasks.create_task(self.loops.roll(), name="roll")
-            tasks.create_task(self.loops.pack(), name="pack")
-            tasks.create_task(self.loops.train(self.after_step, self.between_steps), name="train")
+            others = [
+                tasks.create_task(self.loops.feed(), name="feed"),
+                tasks.create_task(self.loops.roll(), name="roll"),
+                tasks.create_task(self.loops.pack(), name="pack"),
+            ]
+            await self.loops.train(self.after_step, self.between_steps)
+            for task in others:
+                task.cancel()
         self.loops.ledger.close_rest()
+        check_balance(self.loops.ledger, self.loops.num_admitted)
         self._tell(self._event("finish", {**self._gain(), **self._balance()}))
         self.writer.sync()
 
@@ -111,10 +118,10 @@ class Controller:
                 self._tell(self._event("fail", self._balance(), note=note_of(cause)))
                 self.writer.sync()
 
-    async def after_step(self, number: int, step: Step, report: StepReport) -> None:
+    async def after_step(self, number: int, step: Step, report: StepReport, standing: Standing) -> None:
         """Journal a step; evaluate and save where they are due."""
         self._step = number
-        metrics = step_metrics(step, report, self.loops.watch, self.loops.clock.now())
+        metrics = step_metrics(step, report, self.loops.watch, self._now(), standing)
         self._tell(self._event("step" if report.updated else "skip", metrics))
         self._skipped = 0 if report.updated else self._skipped + 1
         if self._skipped >= MOST_SKIPPED:
@@ -123,7 +130,7 @@ class Controller:
                 "look at the ledger for what filtered them"
             )
         if self.samples and (number == 1 or number % self.samples_every == 0):
-            decode = self.loops.judge.decode
+            decode = self.loops.rolling.judge.decode
             self.writer.rollouts([sample_of(row, number, report, decode) for row in _spread(step, self.samples)])
         for message in self._alarms.look(metrics):
             self.warn(message)
@@ -145,7 +152,7 @@ class Controller:
     async def _write_checkpoint(self, folder: Path) -> Mapping[str, int]:
         """Weights and state into a new folder; the lengths of the journal that belongs to them."""
         snapshot = Snapshot(
-            now_s=self.loops.clock.due("train_step", 0.0),
+            now_s=self.loops.rolling.clock.due("train_step", 0.0),
             loops=self.loops.state(),
             open_lines=self.loops.ledger.open_lines,
             evaluations=tuple(self._evaluations),
@@ -189,6 +196,9 @@ class Controller:
     def _balance(self) -> Metrics:
         counts = {fate: float(count) for fate, count in self.loops.ledger.balance().items()}
         return {"ledger/balance": Metric(counts, "sum")} if counts else {}
+
+    def _now(self) -> float:
+        return self.loops.rolling.clock.now()
 
     def _event(self, kind: str, metrics: Metrics, note: str = "") -> Event:
         return Event(event=kind, step=self._step, version=self.loops.learner.updates, metrics=metrics, note=note)

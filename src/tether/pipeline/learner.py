@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -19,10 +18,12 @@ from tether.models.finite import check_finite_weights
 from tether.models.loading import DTYPES, LoadedModel, save_model
 from tether.models.sharing import PromptSharing
 from tether.pipeline.masking import check_masks
+from tether.pipeline.old_policy import OldPolicy
 from tether.pipeline.packing import Step
 from tether.pipeline.routing import with_routes
 from tether.pipeline.sampled import check_sampled
 from tether.pipeline.scoring import Scorer, Scores
+from tether.pipeline.spanning import spanning_metrics
 from tether.pipeline.trainer import StepReport, Trainer
 from tether.ports import Publication, WeightStore
 from tether.records import Metric, Rollout
@@ -51,11 +52,19 @@ class Learner(Protocol):
         ...
 
     async def step(self, step: Step) -> StepReport:
-        """Train on a step."""
+        """Train on a batch: as many updates as one serves, told as one."""
         ...
 
-    async def publish(self) -> Publication:
-        """Put the weights of this moment into the store."""
+    async def publish(self, live: int | None = None) -> Publication:
+        """Put the weights of this moment into the store; no token still to be trained on is older than ``live``."""
+        ...
+
+    async def old_publications(self) -> tuple[Publication, ...]:
+        """What an evaluator of old log-probs must hold, the oldest first; nothing without one."""
+        ...
+
+    async def acquire(self, rollouts: Sequence[Rollout], alive: Collection[str]) -> None:
+        """Score what must be scored before the next update, and forget rollouts whose ids are not ``alive``."""
         ...
 
     async def score(
@@ -99,6 +108,10 @@ class LocalLearner:
     """In which the model is saved."""
     token_budget: int
     """Padded tokens of one forward pass."""
+    updates_per_batch: int = 1
+    """Updates that a step makes."""
+    old: OldPolicy | None = None
+    """How old log-probs are acquired, if they are."""
     routing: Routing | None = None
     """Whether every pass of the policy takes the engine's routes."""
     published: Publication | None = None
@@ -122,23 +135,38 @@ class LocalLearner:
         return self.trainer.policy.apart_because
 
     async def step(self, step: Step) -> StepReport:
-        """Train on a step."""
+        """Train on a batch: as many updates as one serves, told as one."""
         check_sampled(step)
         step = with_routes(step, self.routing, self.trainer.policy)
-        report = self.trainer.step(step)
-        if self.routing is None or not report.updated:
+        if self.old is not None:
+            step = self.old.laid(step, self.trainer.updates)
+        report = self.trainer.step(step, self.updates_per_batch)
+        if not report.updated:
             return report
-        num_tokens = sum(row.num_tokens for row in step.rows)
-        unrouted = Metric(step.num_unrouted / num_tokens, "mean", float(num_tokens))
-        return replace(report, metrics={**report.metrics, "replay/unrouted_fraction": unrouted})
+        told = spanning_metrics([row.rollout for row in step.rows]) | ({} if self.old is None else self.old.told())
+        if self.routing is not None:
+            num_tokens = sum(row.num_tokens for row in step.rows)
+            told["replay/unrouted_fraction"] = Metric(step.num_unrouted / num_tokens, "mean", float(num_tokens))
+        return replace(report, metrics={**report.metrics, **told})
 
-    async def publish(self) -> Publication:
+    async def publish(self, live: int | None = None) -> Publication:
         """Put the weights of this moment into the store."""
+        if self.old is not None:
+            self.old.published(self.trainer.updates, live)
         self.previous, self.published = (
             self.published,
             self.store.publish(self.trainer.updates, self.trainer.policy.weights()),
         )
         return self.published
+
+    async def old_publications(self) -> tuple[Publication, ...]:
+        """What an evaluator of old log-probs must hold."""
+        return () if self.old is None else self.old.publications
+
+    async def acquire(self, rollouts: Sequence[Rollout], alive: Collection[str]) -> None:
+        """Score what must be scored before the next update."""
+        if self.old is not None:
+            self.old.acquire(rollouts, alive, self.trainer.updates)
 
     async def score(
         self, rollouts: Sequence[Rollout], publication: Publication, temperature: float, *, formats: bool = True
@@ -163,10 +191,7 @@ class LocalLearner:
     async def save_model(self, folder: Path) -> None:
         """Write the weights, in the dtype of the model, as a Hugging Face folder; refused if they are not finite."""
         check_finite_weights(self.loaded.model.state_dict(), "the model to be saved")
-        dtype, loaded = DTYPES[self.dtype], self.loaded
-        if loaded.model.dtype != dtype:
-            loaded = replace(loaded, model=copy.deepcopy(loaded.model).to(dtype))
-        save_model(loaded, folder)
+        save_model(self.loaded, folder, dtype=DTYPES[self.dtype])
 
     async def save(self, folder: Path) -> None:
         """Write ``learner.pt``."""
@@ -176,7 +201,8 @@ class LocalLearner:
             "fingerprint": self.published.fingerprint,
             "weights": dict(self.store.fetch(self.published)),
         }
-        state = {"trainer": self.trainer.state(), "random": _random_state(), "published": published}
+        old = None if self.old is None else self.old.state()
+        state = {"trainer": self.trainer.state(), "random": _random_state(), "published": published, "old": old}
         torch.save(state, folder / LEARNER_FILE)
 
     async def restore(self, folder: Path) -> Publication:
@@ -184,6 +210,8 @@ class LocalLearner:
         state = torch.load(folder / LEARNER_FILE, map_location="cpu", weights_only=True)
         self.trainer.restore(state["trainer"])
         _set_random_state(state["random"])
+        if self.old is not None:
+            self.old.restore(state["old"])
         held = state["published"]
         self.published = self.store.publish(held["version"], held["weights"])
         if self.published.fingerprint != held["fingerprint"]:

@@ -11,58 +11,51 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeVar
+
+import numpy as np
 
 from tether.core.advantage import Advantage
-from tether.errors import EngineLostError, NonFiniteError, RewardError
+from tether.errors import NonFiniteError, StalledError
 from tether.journal.ledger import Ledger
+from tether.journal.spans import PUBLICATIONS, QUEUE, TRAINER
 from tether.models.sharing import PromptSharing
-from tether.pipeline.buffer import BufferState, GroupBuffer
+from tether.pipeline.buffer import BufferState
 from tether.pipeline.learner import Learner
 from tether.pipeline.packing import Row, Step, credited, pack
+from tether.pipeline.pool import PoolState
 from tether.pipeline.publisher import Publisher
-from tether.pipeline.rollouts import Asked, Judge, Sampling, ask
+from tether.pipeline.reporting import Standing
+from tether.pipeline.rolling import Member, Rolling, Streaks, Underway
+from tether.pipeline.rollouts import Sampling, ask
 from tether.pipeline.schedule import Schedule
 from tether.pipeline.stopwatch import Stopwatch
 from tether.pipeline.trainer import StepReport
-from tether.ports import Clock, GenerationRequest, RolloutEngine
-from tether.records import Completion, Group, Prompt
+from tether.records import Group, Prompt, Rollout
 
-AfterStep = Callable[[int, Step, StepReport], Awaitable[None]]
+T = TypeVar("T")
+AfterStep = Callable[[int, Step, StepReport, Standing], Awaitable[None]]
 Between = Callable[[int], Awaitable[None]]
 Dump = Callable[[Sequence[Row], NonFiniteError], NonFiniteError]
 
 
-@dataclass(slots=True, kw_only=True)
-class Wave:
-    """Groups asked of the engine together. A group leaves it as soon as the buffer has it."""
-
-    asked: list[Asked]
-    flight: Mapping[str, Any] | None = None
-    """Where the engine stood, in a wave that was under way when a checkpoint was made."""
-    completions: list[Completion] = field(default_factory=list)
-    """Of the groups left, in their order, once the engine has answered."""
-    judged_s: float = 0.0
-    """When the rewards of those completions are due."""
-
-    @property
-    def requests(self) -> list[GenerationRequest]:
-        """Of the groups left."""
-        return [request for asked in self.asked for request in asked.requests]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopsState:
-    """What the loops hold between two steps."""
+    """What the loops hold between two batches."""
 
     done: int
-    """Steps."""
+    """Batches."""
     buffer: BufferState
-    asked: tuple[Asked, ...]
-    """Groups that no wave has taken yet."""
-    wave: Wave | None
+    open: tuple[Underway, ...]
+    """Groups between being asked for and the buffer."""
+    pool: PoolState
+    streaks: Streaks
+    waits: Mapping[str, float]
+    """Of the timeline, what no step has told."""
+    loads: tuple[tuple[float, int], ...]
+    """When the engines held which version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,88 +86,82 @@ class Loops:
     """One run's loops and what flows between them."""
 
     steps: int
+    """Batches of the whole run."""
     schedule: Schedule
     prompts: Callable[[int], Prompt]
     sampling: Sampling
     packing: Packing
-    engine: RolloutEngine
-    wave_size: int
-    """Most rollouts asked of the engine at once."""
-    judge: Judge
+    rolling: Rolling
     learner: Learner
     publisher: Publisher
-    clock: Clock
     watch: Stopwatch
     ledger: Ledger
     dump: Dump
     """Stores a batch that holds a non-finite number; gives the error that says where."""
     done: int = field(init=False, default=0)
-    """Steps that are done."""
-    buffer: GroupBuffer = field(init=False)
-    asked: deque[Asked] = field(init=False, default_factory=deque)
+    """Batches that are done."""
+    asked: deque[Underway] = field(init=False, default_factory=deque)
     has_asked: asyncio.Event = field(init=False, default_factory=asyncio.Event)
-    wave: Wave | None = field(init=False, default=None)
     packed: asyncio.Queue[Step] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.buffer = GroupBuffer(self.schedule.slots)
         self.packed = asyncio.Queue(maxsize=1)
 
     def state(self) -> LoopsState:
-        """What the loops hold now; between two steps, and nowhere else."""
-        wave = None
-        if self.wave is not None and self.wave.asked:
-            completions = list(self.wave.completions)
-            flight = None if completions else self.engine.in_flight()
-            wave = replace(self.wave, asked=list(self.wave.asked), completions=completions, flight=flight)
+        """What the loops hold now; between two batches, and nowhere else."""
+        rolling = self.rolling
+        opened = [replace(group, members=[replace(m) for m in group.members]) for group in rolling.open.values()]
         return LoopsState(
             done=self.done,
-            buffer=self.buffer.state(),
-            asked=tuple(self.asked),
-            wave=wave,
+            buffer=rolling.buffer.state(),
+            open=tuple(opened),
+            pool=rolling.pool.state(),
+            streaks=rolling.streaks,
+            waits=rolling.timeline.state(),
+            loads=tuple(self.publisher.loads),
         )
 
     def restore(self, state: LoopsState) -> None:
         """Go on from a state; what a loop had in its hands and cannot be told is done again, under the same ids."""
+        rolling = self.rolling
         self.done = state.done
-        self.buffer = GroupBuffer(self.schedule.slots, state.buffer)
-        self.asked = deque(state.asked)
-        self.wave = state.wave
-
-    @property
-    def num_groups(self) -> int:
-        """Groups of the whole run."""
-        return self.steps * self.schedule.prompts_per_step
+        rolling.buffer.restore(state.buffer)
+        self.asked = deque(state.open)
+        rolling.pool.restore(state.pool)
+        rolling.streaks = state.streaks
+        rolling.timeline.restore(state.waits)
+        self.publisher.loads.clear()
+        self.publisher.loads.extend(state.loads)
 
     async def feed(self) -> None:
         """Consumes prompts. Waits for a free slot. Unblocks roll."""
-        while self.buffer.num_admitted < self.num_groups:
-            index = await self.buffer.admit()
-            asked = ask(index, self.prompts(index), self.sampling, self.clock.now())
+        rolling = self.rolling
+        while True:
+            began = rolling.clock.now()
+            index = await rolling.buffer.admit()
+            now = rolling.clock.now()
+            rolling.timeline.waited("slot", now - began)
+            asked = ask(index, self.prompts(index), self.sampling, now)
             for request in asked.requests:
                 self.ledger.admit(request.id, asked.prompt.id, asked.id, asked.started_s)
-            self.asked.append(asked)
+            self.asked.append(Underway(asked=asked, members=[Member(request=r) for r in asked.requests]))
             self.has_asked.set()
 
     async def roll(self) -> None:
-        """Consumes asked groups. Waits for the engine and the reward. Unblocks pack, and a publication in waiting."""
-        while self.buffer.num_done < self.num_groups:
-            if self.wave is None:
-                self.wave = await self._next_wave()
-            wave = self.wave
-            if not wave.completions:
-                wave.completions = await self._generate(wave)
-                wave.judged_s = self.clock.due("reward", float(len(wave.completions)))
-            await self.clock.until(wave.judged_s)
-            while wave.asked:
-                self._judge_first(wave)
-                await asyncio.sleep(0)  # between groups an interrupt may come in
-            self.wave = None
+        """Consumes asked groups, and lets each live. Waits for them to be asked. Unblocks pack, and a publication in
+        waiting."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                asked = list(self.asked)
+                self.asked.clear()
+                self.rolling.start(asked, tasks)
+                self.has_asked.clear()
+                await self.has_asked.wait()
 
     async def pack(self) -> None:
-        """Consumes finished groups, in the order of admission. Waits for a step's worth. Unblocks train."""
+        """Consumes finished groups, oldest first. Waits for a batch's worth. Unblocks train."""
         for _ in range(self.done, self.steps):
-            groups = await self.buffer.take(self.schedule.prompts_per_step)
+            groups = await self._take()
             try:
                 with self.watch.running("pack"):
                     step = self.packing.step(groups)
@@ -183,67 +170,119 @@ class Loops:
             await self.packed.put(step)
 
     async def train(self, after_step: AfterStep, between: Between) -> None:
-        """Consumes steps. Waits for a step, and before a publication for generation to settle. Unblocks feed."""
-        await self.clock.quiet()  # the others stand where they stood: a run that goes on is as one that never stopped
+        """Consumes steps. Waits for a step, and before a publication for generation to settle where the regime says
+        so. Unblocks feed."""
+        clock, timeline = self.rolling.clock, self.rolling.timeline
+        await clock.quiet()  # the others stand where they stood: a run that goes on is as one that never stopped
         for number in range(self.done + 1, self.steps + 1):
-            step = await self.packed.get()
-            used_s = self.clock.now()
+            with timeline.waiting("data"):
+                step = await self._patiently("a batch", self.packed.get)
+            used_s, updates = clock.now(), self.learner.updates
             try:
                 report = await self.watch.timing("train", self.learner.step(step))
             except NonFiniteError as error:
                 raise self.dump(step.rows, error) from error
-            used = {row.rollout.id for row in step.rows}
-            for group in step.groups:
-                for rollout in group.rollouts:
-                    fate = "trained" if report.updated and rollout.id in used else "filtered:no-advantage"
-                    self.ledger.close(rollout.id, fate, step=number, used_s=used_s)
-            self.buffer.retire(len(step.groups))
+            self._close(step, report, number, used_s)
+            self.rolling.buffer.retire()
             self.done = number
-            await self.clock.spend("train_step")  # after the books are closed: a run may be stopped here
-            await after_step(number, step, report)
+            await clock.spend("train_step", float(self.schedule.updates_per_batch))  # the books are closed: it may stop
+            timeline.span(TRAINER, "step", used_s, clock.now(), step=number, version=self.learner.updates)
+            await after_step(number, step, report, self._standing(updates))
             if self.schedule.publishes_after(number):
-                await self.buffer.settle()
-                await self.watch.timing("publish", self.publisher.publish())
-                self.buffer.free(self.schedule.lag * self.schedule.prompts_per_step)
-            await self.clock.quiet()
+                await self._publish()
+            await clock.quiet()
             await between(number)
 
-    async def _generate(self, wave: Wave) -> list[Completion]:
-        flight, wave.flight = wave.flight, None
+    async def _patiently(self, what: str, wait: Callable[[], Awaitable[T]]) -> T:
+        """Await something for as long as rollouts come to an end meanwhile."""
+        faults = self.rolling.faults
         while True:
+            num_over = self.rolling.num_over
             try:
-                return await self.watch.timing("generate", self.engine.generate(wave.requests, flight))
-            except EngineLostError:  # a new one stands in its place; it is asked the same, under the same ids
-                flight = None
-                await self.watch.timing("publish", self.publisher.load_again())
-            except NonFiniteError as error:
-                if error.rollout_id:
-                    self.ledger.close(error.rollout_id, "failed:non-finite")
-                raise
+                async with asyncio.timeout(faults.rollout_s + faults.reward_s):
+                    return await wait()
+            except TimeoutError:
+                if self.rolling.num_over > num_over:
+                    continue
+                buffer = self.rolling.buffer
+                raise StalledError(
+                    f"the trainer waited {faults.rollout_s + faults.reward_s:g} seconds (faults.rollout_s + reward_s) "
+                    f"for {what}, and no rollout came to an end: {self.rolling.standing()}; {buffer.num_waiting} "
+                    f"groups are finished, {buffer.num_free} slots are free. Go on with tether train --resume"
+                ) from None
 
-    def _judge_first(self, wave: Wave) -> None:
-        """Judge the first group of a wave and hand it to the buffer."""
-        asked = wave.asked[0]
-        count = len(asked.requests)
-        try:
-            with self.watch.running("reward"):
-                group = self.judge.group(asked, wave.completions[:count], self.clock.now())
-        except RewardError as error:
-            self.ledger.close(error.rollout_id, "failed:reward")
-            raise
-        for rollout in group.rollouts:
-            self.ledger.finish(rollout)
-        self.buffer.finish(group)
-        del wave.asked[0], wave.completions[:count]
+    async def _publish(self) -> None:
+        clock, timeline = self.rolling.clock, self.rolling.timeline
+        if self.schedule.settles:
+            with timeline.waiting("settle"):
+                await self._patiently("generation to settle", self.rolling.buffer.settle)
+        began = clock.now()
+        with timeline.waiting("publication"):
+            publication = await self.watch.timing("publish", self.publisher.publish(self.oldest_live()))
+        if publication is not None:
+            about = {"version": publication.version, "bytes": publication.num_bytes}
+            timeline.span(PUBLICATIONS, "publication", began, clock.now(), **about)
+        self.rolling.buffer.free()
 
-    async def _next_wave(self) -> Wave:
-        """All groups asked for by now, at least one and at most a wave."""
-        while not self.asked:
-            self.has_asked.clear()
-            await self.has_asked.wait()
-        asked = [self.asked.popleft()]
-        size = len(asked[0].requests)
-        while self.asked and size + self.schedule.group_size <= self.wave_size:
-            asked.append(self.asked.popleft())
-            size += len(asked[-1].requests)
-        return Wave(asked=asked)
+    @property
+    def num_admitted(self) -> int:
+        """Rollouts asked for so far, as the slots count them."""
+        return self.rolling.buffer.num_admitted * self.schedule.group_size
+
+    def oldest_live(self) -> int:
+        """No token that is still to be trained on has an older version."""
+        held = [int(r.completion.version.min(initial=self.publisher.version)) for r in self._held()]
+        return min([self.rolling.floor(), self.publisher.version, *held])
+
+    async def _take(self) -> tuple[Group, ...]:
+        """The next batch; what happens at one moment is over before one is chosen."""
+        rolling, buffer = self.rolling, self.rolling.buffer
+        while True:
+            await rolling.clock.quiet()
+            if rolling.selection.drops:
+                self._drop()
+            if (groups := buffer.take(self.schedule.prompts_per_step)) is not None:
+                now = rolling.clock.now()
+                for group in groups:
+                    finished_s = max(rollout.finished_s for rollout in group.rollouts)
+                    if now > finished_s:
+                        rolling.timeline.span(QUEUE, "group", finished_s, now, id=group.id)
+                return groups
+            await buffer.change()
+
+    def _drop(self) -> None:
+        for group, fate in self.rolling.selection.dropped(self.rolling.buffer.queued, self.learner.updates):
+            for rollout in group.rollouts:
+                self.ledger.close(rollout.id, fate)
+            self.rolling.buffer.remove(group.index)
+
+    def _close(self, step: Step, report: StepReport, number: int, used_s: float) -> None:
+        used = {row.rollout.id for row in step.rows}
+        for group in step.groups:
+            for rollout in group.rollouts:
+                fate = "trained" if report.updated and rollout.id in used else "filtered:no-advantage"
+                self.ledger.close(rollout.id, fate, step=number, used_s=used_s)
+
+    def _standing(self, updates: int) -> Standing:
+        """How the pipeline stands; ``updates`` had been made before the batch."""
+        rolling, buffer = self.rolling, self.rolling.buffer
+        rolling.pool.tell(self.watch, rolling.timeline)
+        versions = {member.floor for group in rolling.open.values() for member in group.members if member.engine}
+        versions.update(*(np.unique(rollout.completion.version).tolist() for rollout in self._held()))
+        gauges = {
+            "queue_groups": buffer.num_waiting,
+            "in_flight_rollouts": rolling.num_under_way,
+            "slots_free": buffer.num_free,
+            "versions_in_flight": len(versions),
+            "publish_debt": self.learner.updates - self.publisher.version,
+        }
+        return Standing(
+            updates=updates,
+            admitted=self.num_admitted,
+            gauges={name: float(value) for name, value in gauges.items()},
+            waits=rolling.timeline.take(),
+        )
+
+    def _held(self) -> Iterator[Rollout]:
+        """Rollouts that are finished and not used."""
+        return (rollout for group in self.rolling.buffer.held for rollout in group.rollouts)

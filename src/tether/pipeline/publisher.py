@@ -1,65 +1,100 @@
-"""How a version reaches the engine: published whole, loaded, acknowledged, checked."""
+"""How a version reaches the engines: published whole, loaded by each, acknowledged, checked."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
 
 from tether.errors import EngineLostError, SelfCheckError
+from tether.journal.merging import merge
 from tether.pipeline.learner import Learner
-from tether.ports import Clock, Publication, RolloutEngine
+from tether.ports import Clock, InFlight, Publication, RolloutEngine
 from tether.records import Metrics
 
-Check = Callable[[Publication], Awaitable[Metrics]]
-"""Looks at what the engine makes of a version; raises if it is not what the learner published, else gives what it
+Check = Callable[[str, RolloutEngine, Publication], Awaitable[Metrics]]
+"""Looks at what an engine makes of a version; raises if it is not what the learner published, else gives what it
 measured."""
+LOADS_KEPT = 256
 
 
 class Publisher:
-    """Publishes the learner's weights and makes sure that the engine holds them.
+    """Publishes the learner's weights and makes sure that every engine holds them.
 
-    Waits for: the engine's acknowledgement and the checks. Unblocks: whoever frees slots after it.
+    Waits for: each engine's acknowledgement, and the checks. Unblocks: whoever frees slots after it.
+
+    Args:
+        learner: whose weights they are.
+        engines: by name; all of them load each publication.
+        clock: on which a publication takes its time.
+        checks: asked after each load, of each engine.
+        in_flight: what becomes of completions under way.
     """
 
-    def __init__(self, learner: Learner, engine: RolloutEngine, clock: Clock, checks: tuple[Check, ...] = ()) -> None:
-        self._learner, self._engine, self._clock, self._checks = learner, engine, clock, checks
+    def __init__(
+        self,
+        learner: Learner,
+        engines: Mapping[str, RolloutEngine],
+        clock: Clock,
+        checks: tuple[Check, ...] = (),
+        in_flight: InFlight = "finish",
+    ) -> None:
+        self._learner, self._engines, self._clock, self._checks = learner, engines, clock, checks
+        self._in_flight = in_flight
         self.version = -1
+        self.loads: deque[tuple[float, int]] = deque(maxlen=LOADS_KEPT)
+        """When all engines held which version, the newest last."""
         self._publication: Publication | None = None
         self._measured: Metrics = {}
 
-    async def publish(self) -> None:
-        """Publish and load the learner's weights; does nothing if the engine holds them already."""
+    async def publish(self, live: int | None = None) -> Publication | None:
+        """Publish the learner's weights and have them loaded; nothing if the engines hold them already.
+
+        ``live``: no token that is still to be trained on has an older version.
+        """
         if self._learner.updates == self.version:
-            return
-        await self.load(await self._learner.publish())
+            return None
+        publication = await self._learner.publish(live)
+        await self.load(publication)
         await self._clock.spend("publish")
+        return publication
 
     async def load(self, publication: Publication) -> None:
-        """Have the engine take a version that was published; again, if it dies over it and is started anew."""
+        """Have every engine take a version that was published; those that die over it are started anew, and again."""
         self._publication = publication
+        async with asyncio.TaskGroup() as tasks:
+            for name in self._engines:
+                tasks.create_task(self._load(name, publication), name=f"load {name}")
+        self.version = publication.version
+        self.loads.append((self._clock.now(), publication.version))
+        measured: list[Metrics] = []
+        for name, engine in self._engines.items():
+            measured += [await check(name, engine, publication) for check in self._checks]
+        self._measured = merge(measured)
+
+    async def revive(self, name: str) -> None:
+        """Have an engine that was started anew take the version that the others hold, and check it."""
+        assert self._publication is not None, "a run publishes before it generates"
+        publication = self._publication
+        await self._load(name, publication)
+        for check in self._checks:
+            self._measured = merge([self._measured, await check(name, self._engines[name], publication)])
+
+    async def _load(self, name: str, publication: Publication) -> None:
+        engine = self._engines[name]
         while True:
             try:
-                return await self._load(publication)
+                received = await engine.load(publication, self._in_flight)
+                break
             except EngineLostError:  # the placement counts how often, and gives up
                 continue
-
-    async def load_again(self) -> None:
-        """Have an engine that was started anew take the version that the one before it held."""
-        assert self._publication is not None, "a run publishes before it generates"
-        await self.load(self._publication)
-
-    async def _load(self, publication: Publication) -> None:
-        received = await self._engine.load(publication)
-        if received != publication.fingerprint or self._engine.version != publication.version:
+        if received != publication.fingerprint or engine.version != publication.version:
             raise SelfCheckError(
-                f"self-check 'acknowledgement' failed at version {publication.version}: the engine says that it holds "
-                f"version {self._engine.version} with fingerprint {received[:12]}, and {publication.fingerprint[:12]} "
+                f"self-check 'acknowledgement' failed at version {publication.version}: {name} says that it holds "
+                f"version {engine.version} with fingerprint {received[:12]}, and {publication.fingerprint[:12]} "
                 "was published. What arrived is not what the trainer sent: look at the weight store and at the "
                 "engine's load"
             )
-        self.version = publication.version
-        self._measured = {}
-        for check in self._checks:
-            self._measured |= await check(publication)
 
     def take_measured(self) -> Metrics:
         """What the checks of the last load measured; nothing if that was taken already."""

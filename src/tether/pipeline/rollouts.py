@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from tether.errors import RewardError
 from tether.ports import GenerationRequest, Reward
-from tether.records import Completion, Group, Prompt, Rollout
+from tether.records import Completion, Prompt
 from tether.rewards.scoring import score
+
+Scorer = Callable[[Prompt, str, str], Awaitable[float]]
+"""Prompt, text and rollout id to a reward; raises ``RewardError`` naming the rollout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,31 +81,22 @@ class Judge:
         ids = completion.token_ids.tolist()
         return self.decode(ids[:-1] if ids and ids[-1] in self.eos_ids else ids)
 
+    def is_cut(self, completion: Completion) -> bool:
+        """Whether it gets 0 without being asked about."""
+        return completion.finish == "length" and bool(getattr(self.reward, "needs_end", False))
+
     def rollout(self, request: GenerationRequest, prompt: Prompt, completion: Completion) -> tuple[str, float]:
         """Text and reward of one completion; raises ``RewardError`` naming the rollout."""
         text = self.text(completion)
-        if completion.finish == "length" and getattr(self.reward, "needs_end", False):
+        if self.is_cut(completion):
             return text, 0.0
-        try:
-            return text, score(self.reward, prompt, text, request.id)
-        except RewardError as error:
-            error.rollout_id = request.id
-            raise
+        return text, score(self.reward, prompt, text, request.id)
 
-    def group(self, asked: Asked, completions: Sequence[Completion], now: float) -> Group:
-        """The finished group."""
-        rollouts = []
-        for request, completion in zip(asked.requests, completions, strict=True):
-            text, reward = self.rollout(request, asked.prompt, completion)
-            rollouts.append(
-                Rollout(
-                    id=request.id,
-                    prompt=asked.prompt,
-                    completion=completion,
-                    text=text,
-                    reward=reward,
-                    started_s=asked.started_s,
-                    finished_s=now,
-                )
-            )
-        return Group(id=asked.id, index=asked.index, rollouts=tuple(rollouts))
+
+def score_here(reward: Reward) -> Scorer:
+    """Asks a reward in this process, which waits for it."""
+
+    async def ask_reward(prompt: Prompt, text: str, rollout_id: str) -> float:
+        return score(reward, prompt, text, rollout_id)
+
+    return ask_reward

@@ -17,7 +17,7 @@ from tether.pipeline.agreement import LEAST_PROGRESS, Agreement, CheckOptions
 from tether.pipeline.learner import Learner
 from tether.pipeline.packing import check_finite
 from tether.pipeline.rollouts import Sampling, seed_of
-from tether.ports import Clock, GenerationRequest, Publication, RolloutEngine
+from tether.ports import GenerationRequest, Publication, RolloutEngine
 from tether.records import Completion, Metric, Metrics, Prompt, Rollout
 
 SAMPLES = 4
@@ -36,47 +36,48 @@ class Probe:
     """Asks the engine and the learner about the same tokens; raises ``SelfCheckError`` where they disagree."""
 
     options: CheckOptions
-    engine: RolloutEngine
     learner: Learner
-    clock: Clock
     prompts: Callable[[int], Prompt]
     """Of the training split: the first few are asked, and not trained on."""
     sampling: Sampling
     dtypes: tuple[str, str]
     """Of the engine and of the trainer."""
-    _has_checked_masks: bool = field(init=False, default=False)
+    _known: set[str] = field(init=False, default_factory=set)
+    """Engines that had a close look."""
 
-    async def __call__(self, publication: Publication) -> Metrics:
-        """Check what the engine makes of a publication that it has just loaded; what was measured, for the journal.
+    async def __call__(self, name: str, engine: RolloutEngine, publication: Publication) -> Metrics:
+        """Check what an engine makes of a publication that it has just loaded; what was measured, for the journal.
 
         A glance at few tokens is enough where they agree so well that no floor need be measured; else, and at the first
-        load, a close look decides.
+        load of each engine, a close look decides.
         """
         if not self.options.prompts:
             return {}
-        if self._has_checked_masks:
-            prompts, tokens = GLANCE
-            _, agreement = await self._look(publication, min(prompts, self.options.prompts), tokens, formats=False)
+        if name in self._known:
+            size = min(GLANCE[0], self.options.prompts), GLANCE[1]
+            _, agreement = await self._look(engine, publication, size, formats=False)
             if agreement.fault() is None:
                 return self._measured(agreement, is_close=False)
-        rollouts, agreement = await self._look(publication, self.options.prompts, self.options.tokens, formats=True)
+        size = self.options.prompts, self.options.tokens
+        rollouts, agreement = await self._look(engine, publication, size, formats=True)
         if (fault := agreement.fault()) is not None:
             name, numbers = fault
             way_out = await self._way_out(name, agreement, rollouts, publication)
             raise _failure(name, publication, f"{numbers}. {way_out}")
-        if not self._has_checked_masks:
+        if not self._known:
             await self.learner.check_masks(rollouts[:NUM_MASKED])
-            self._has_checked_masks = True
+        self._known.add(name)
         return self._measured(agreement, is_close=True)
 
     async def _look(
-        self, publication: Publication, num_prompts: int, num_tokens: int, *, formats: bool
+        self, engine: RolloutEngine, publication: Publication, size: tuple[int, int], *, formats: bool
     ) -> tuple[list[Rollout], Agreement]:
-        """Have the same tokens sampled by the engine and scored by the learner."""
+        """Have the same tokens, of so many prompts and so many an answer, sampled by the engine and scored by the
+        learner."""
+        num_prompts, num_tokens = size
         prompts = [self.prompts(index) for index in range(num_prompts) for _ in range(SAMPLES)]
         requests = [self._request(number, prompt, num_tokens) for number, prompt in enumerate(prompts)]
-        with self.clock.free():  # looking costs the run nothing: it ends as it would have ended unwatched
-            completions = await self.engine.generate(requests)
+        completions = await engine.answer(requests)  # costs the run nothing: it ends as it would have ended unwatched
         rollouts = [_rollout(*pair) for pair in zip(requests, prompts, completions, strict=True)]
         _check_versions(rollouts, publication)
         agreement = Agreement(
@@ -144,6 +145,7 @@ def _rollout(request: GenerationRequest, prompt: Prompt, completion: Completion)
 
 
 def _check_versions(rollouts: Sequence[Rollout], publication: Publication) -> None:
+    """Refuse tokens of another version, and tokens sampled over a cache of another version."""
     versions = sorted({int(v) for rollout in rollouts for v in rollout.completion.version})
     if versions != [publication.version]:
         raise _failure(
@@ -152,6 +154,14 @@ def _check_versions(rollouts: Sequence[Rollout], publication: Publication) -> No
             f"tokens sampled after the load are stamped {', '.join(map(str, versions)) or 'with nothing'}. The engine "
             "must stamp each token with the version of the weights that made its logits, and take the new one before "
             "it acknowledges a load",
+        )
+    cached = sorted({int(v) for r in rollouts if (c := r.completion.cached_version) is not None for v in c})
+    if cached and cached != [publication.version]:
+        raise _failure(
+            "versions",
+            publication,
+            f"prompts sampled after the load were read over a cache of version {', '.join(map(str, cached))}. Caches "
+            "of prompts must be keyed by the version, or be reset when weights change",
         )
 
 

@@ -17,7 +17,9 @@ from tether.evals.runner import Evaluation
 from tether.journal.ledger import LedgerLine
 from tether.pipeline.alarms import Alarms
 from tether.pipeline.buffer import BufferState
-from tether.pipeline.loops import LoopsState, Wave
+from tether.pipeline.loops import LoopsState
+from tether.pipeline.pool import PoolState
+from tether.pipeline.rolling import Member, Streaks, Underway
 from tether.pipeline.rollouts import Asked
 from tether.ports import GenerationRequest
 from tether.records import Completion, Group, Prompt, Rollout
@@ -44,7 +46,10 @@ _RECORDS = (
     Snapshot,
     LoopsState,
     BufferState,
-    Wave,
+    PoolState,
+    Streaks,
+    Underway,
+    Member,
     Asked,
     GenerationRequest,
     Prompt,

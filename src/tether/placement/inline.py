@@ -8,15 +8,16 @@ counts real seconds and stops a run that hangs.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
 import selectors
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field, fields
 from types import FrameType
 from typing import Any, TypeVar
@@ -24,7 +25,8 @@ from typing import Any, TypeVar
 from tether.errors import ConfigError, StalledError
 from tether.journal.writer import process_facts
 from tether.pipeline.interrupts import StopRequest
-from tether.placement.parts import Makers, Parts
+from tether.pipeline.rollouts import score_here
+from tether.placement.parts import MOST_ENGINES, Makers, Parts
 from tether.placement.termination import Termination
 from tether.weights.memory import MemoryStore
 
@@ -59,11 +61,15 @@ class Costs:
 class Inline:
     """The ``[placement]`` table of kind ``inline``."""
 
+    engines: int = 1
+    """How many sample, each with a copy of the model, at the same virtual time."""
     costs: Costs = field(default_factory=Costs)
     hang_after_s: float = 600.0
     """Real seconds that one piece of work may take before the watchdog stops the run and says where it stands."""
 
     def __post_init__(self) -> None:
+        if not 1 <= self.engines <= MOST_ENGINES:
+            raise ConfigError(f"placement.engines must lie in 1 .. {MOST_ENGINES}; got {self.engines}")
         least, most = PATIENCE_S
         if not least <= self.hang_after_s <= most:
             raise ConfigError(
@@ -80,12 +86,13 @@ class Inline:
         learner = makers.learner(store, makers.device)
         parts = Parts(
             learner=learner,
-            engine=makers.engine(store, clock, makers.device),
+            engines={f"engine-{n}": makers.engine(store, clock, makers.device) for n in range(self.engines)},
+            score=score_here(makers.reward()),
             clock=clock,
             vocabulary=learner.loaded.vocabulary,
             device=makers.device,
         )
-        parts.notices.process(process_facts("controller, learner, engine"))
+        parts.notices.process(process_facts("controller, learner, engines, rewards"))
         yield parts
 
     def clock(self) -> InlineClock:
@@ -198,6 +205,8 @@ def _arrive(arrived: asyncio.Future[None]) -> None:
         arrived.set_result(None)
 
 
+NAMED = 3
+"""Tasks that are named of those that wait at one place."""
 ASKED_AT_MOST_S = 86_400.0
 """asyncio asks for no longer sleep than a day at a time."""
 
@@ -215,6 +224,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, watchdog: Watchdog | None = None, start_s: float = 0.0) -> None:
         self._virtual_now = start_s
+        self._num_timers = 0
         self._idlers: list[asyncio.Future[None]] = []
         self.main: Coroutine[Any, Any, Any] | None = None
         """What is cancelled, with the verdict as the reason, when nobody can go on."""
@@ -227,6 +237,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
         return self._virtual_now
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As ever, but timers of one moment go off in the order in which they were set; a heap keeps none."""
+        self._num_timers += 1
+        timer = _Timer(when, self._num_timers, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
+        return timer
 
     def advance(self, seconds: float) -> None:
         """Let virtual time pass; a wait that asyncio cut at a day goes on to its timer."""
@@ -252,13 +272,36 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def give_up(self) -> None:
         """Every task waits: say where, and end the main one, which tidies up; raise if that has not helped."""
         tasks = asyncio.all_tasks(self)
-        places = "; ".join(sorted(f"{task.get_name()} at {_place(task)}" for task in tasks)) or "no task is left"
+        places = _places(tasks)
         verdict = f"every task waits for another, and no timer is set: {places}"
         main = next((task for task in tasks if task.get_coro() is self.main), None)
         if self.stall or main is None:
             raise StalledError(self.stall or verdict)
         self.stall = verdict
         main.cancel(verdict)
+
+
+class _Timer(asyncio.TimerHandle):
+    """A timer that is later than those of its moment that were set before it."""
+
+    _scheduled: bool  # asyncio's own mark of a timer that is in the heap
+
+    def __init__(
+        self,
+        when: float,
+        number: int,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: VirtualLoop,
+        context: Context | None,
+    ) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self._number = number
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, _Timer):
+            return NotImplemented
+        return (self.when(), self._number) < (other.when(), other._number)
 
 
 class _VirtualSelector(selectors.DefaultSelector):
@@ -278,6 +321,18 @@ class _VirtualSelector(selectors.DefaultSelector):
         else:
             self._loop.advance(float(timeout))
         return super().select(0)
+
+
+def _places(tasks: Iterable[asyncio.Task[Any]]) -> str:
+    """Who waits where; of many that wait at one place, the first few."""
+    waiting: dict[str, list[str]] = {}
+    for task in sorted(tasks, key=lambda task: task.get_name()):
+        waiting.setdefault(_place(task), []).append(task.get_name())
+    told = []
+    for place, names in waiting.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        told.append(f"{', '.join(names[:NAMED])}{more} at {place}")
+    return "; ".join(sorted(told)) or "no task is left"
 
 
 def _place(task: asyncio.Task[Any]) -> str:

@@ -10,10 +10,12 @@ from typing import Any, Protocol, TypeVar
 from tether.models.loading import Vocabulary
 from tether.pipeline.interrupts import StopRequest
 from tether.pipeline.learner import Learner, LocalLearner
+from tether.pipeline.rollouts import Scorer
 from tether.pipeline.stopwatch import Stopwatch
-from tether.ports import Clock, RolloutEngine, WeightStore
+from tether.ports import Clock, Reward, RolloutEngine, WeightStore
 
 T = TypeVar("T")
+MOST_ENGINES = 4096
 Facts = Mapping[str, Any]
 
 
@@ -25,6 +27,7 @@ class Makers:
     """From the store it publishes to and its device."""
     engine: Callable[[WeightStore, Clock, str], RolloutEngine]
     """From the store it loads from, the clock that its work spends time on, and its device."""
+    reward: Callable[[], Reward]
     dtype: str
     """In which weights are published."""
     device: str
@@ -73,7 +76,10 @@ class Parts:
     """The parts of a run, where they live."""
 
     learner: Learner
-    engine: RolloutEngine
+    engines: Mapping[str, RolloutEngine]
+    """By name."""
+    score: Scorer
+    """Asks the reward, wherever it is computed."""
     clock: Clock
     vocabulary: Vocabulary
     """Of the model that is trained."""
