@@ -171,9 +171,10 @@ class Balance:
     def _of_the_end(self) -> Iterator[str]:
         if self.ended is None:
             if not self.is_written:
+                how_many = "its open rollouts are" if self.told_admitted is None else f"{self.open:,} rollouts are"
                 yield (
-                    "The run is neither finished nor stopped, and no process writes it: it was killed, and "
-                    f"{self.open:,} of its rollouts are open. Resume it: tether train --resume {self.run.folder}"
+                    f"The run is neither finished nor stopped, and no process writes it: it was killed, and {how_many} "
+                    f"without a fate. Resume it: tether train --resume {self.run.folder}"
                 )
             return
         if self.open:
