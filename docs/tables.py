@@ -33,8 +33,7 @@ REQUIRED: Final[Mapping[str, Mapping[str, Any]]] = {
 """Options without a default; their values do not show."""
 COSTS: Final[Mapping[str, str]] = {
     "logp_anchor": "nothing: the forward pass of a batch's first update serves",
-    "logp_old": "what `old.strategy` costs: copies of the weights and a forward pass for each version in the batch, or a "
-    "second model",
+    "logp_old": "what `old.strategy` costs: copies of the weights and a forward pass a version, or a second model",
     "logp_average": "a forward pass a batch, a copy of the weights",
     "entropy_behavior": "an entropy a token, from the engine",
     "top_k_behavior": "K log-probs a token, from the engine",

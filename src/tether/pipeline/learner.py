@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -192,10 +191,7 @@ class LocalLearner:
     async def save_model(self, folder: Path) -> None:
         """Write the weights, in the dtype of the model, as a Hugging Face folder; refused if they are not finite."""
         check_finite_weights(self.loaded.model.state_dict(), "the model to be saved")
-        dtype, loaded = DTYPES[self.dtype], self.loaded
-        if loaded.model.dtype != dtype:
-            loaded = replace(loaded, model=copy.deepcopy(loaded.model).to(dtype))
-        save_model(loaded, folder)
+        save_model(self.loaded, folder, dtype=DTYPES[self.dtype])
 
     async def save(self, folder: Path) -> None:
         """Write ``learner.pt``."""

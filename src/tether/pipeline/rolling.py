@@ -96,6 +96,8 @@ class Rolling:
     """Hears of the first failure of each kind."""
     whole: Sampled | None = None
     open: dict[int, Underway] = field(default_factory=dict)
+    num_over: int = 0
+    """Rollouts of which nothing more comes, counted since this process began."""
     streaks: Streaks = field(default_factory=Streaks)
     _kinds_told: set[str] = field(default_factory=set)
 
@@ -110,6 +112,18 @@ class Rolling:
     def num_under_way(self) -> int:
         """Rollouts asked for of which something is still to come."""
         return sum(not member.is_over for group in self.open.values() for member in group.members)
+
+    def standing(self) -> str:
+        """Who is under way, for a message."""
+        waiting = [(g.asked.started_s, m) for g in self.open.values() for m in g.members if not m.is_over]
+        if not waiting:
+            return "no rollout is under way"
+        asked_s, oldest = min(waiting, key=lambda pair: pair[0])
+        stage = "its reward" if oldest.completion is not None else oldest.engine or "an engine with room"
+        return (
+            f"{len(waiting)} rollouts are under way, the oldest, {oldest.request.id}, asked for "
+            f"{self.clock.now() - asked_s:.0f} seconds ago, waits for {stage}"
+        )
 
     def floor(self) -> int:
         """No token under way, nor one that is sampled from now on by an engine that has not changed its weights, has an
@@ -127,6 +141,7 @@ class Rolling:
                 self.ledger.close(member.request.id, "failed:non-finite")
                 member.has_failed = True
             raise
+        self.num_over += 1
         if all(other.is_over for other in group.members):
             self._complete(group)
 
