@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,12 @@ class CountingLearner:
 
     async def publish(self, live: int | None = None) -> Publication:
         return self.store.publish(self.updates, {"w": torch.full((3,), float(self.updates))})
+
+    async def old_publications(self) -> tuple[Publication, ...]:
+        return ()
+
+    async def acquire(self, rollouts: Sequence[Rollout], alive: Collection[str]) -> None:
+        """Nothing is scored."""
 
     remark = ""
 

@@ -183,7 +183,7 @@ def unknown(micro_batch: MicroBatch) -> Float[Tensor, "T"]:
     )
 
 
-def with_old(step: Step, old: Sequence[Float[Tensor, "T"]]) -> Step:
+def with_old(step: Step, old: Sequence[Tensor]) -> Step:
     """The step with these old log-probs, one tensor a micro-batch."""
     pairs = zip(step.micro_batches, old, strict=True)
     return replace(step, micro_batches=tuple(replace(m, logp_old=values) for m, values in pairs))
