@@ -167,9 +167,9 @@ class Rolling:
     def _show(self, member: Member, completion: Completion, started_s: float) -> None:
         version = completion.version
         first, last = int(version.min(initial=member.floor)), int(version.max(initial=member.floor))
-        about = {"id": member.request.id, "versions": [first, last], "tokens": len(completion)}
-        changes = [[when, version] for when, version in self.loads if first < version <= last]
-        self.timeline.span(member.engine, "rollout", started_s, member.sampled_s, **about, changes=changes)
+        changes = [(when, version) for when, version in self.loads if first < version <= last]
+        times = started_s, member.sampled_s
+        self.timeline.rollout(member.engine, member.request.id, completion, times, changes)
 
     async def _sampled(self, member: Member, place: tuple[int, int]) -> Completion:
         def taken(engine: str, version: int) -> None:
