@@ -239,8 +239,8 @@ class Loops:
         rolling, buffer = self.rolling, self.rolling.buffer
         while True:
             await rolling.clock.quiet()
-            if rolling.selection.drops:
-                self._drop()
+            if rolling.selection.drops and buffer.may_take(self.schedule.prompts_per_step):
+                self._drop()  # only now: in place of a group dropped while all wait for a slow one, another would come
             if (groups := buffer.take(self.schedule.prompts_per_step)) is not None:
                 now = rolling.clock.now()
                 for group in groups:

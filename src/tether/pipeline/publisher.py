@@ -45,6 +45,7 @@ class Publisher:
         self.loads: deque[tuple[float, int]] = deque(maxlen=LOADS_KEPT)
         """When all engines held which version, the newest last."""
         self._publication: Publication | None = None
+        self._turns = {name: asyncio.Lock() for name in engines}
         self._measured: Metrics = {}
 
     async def publish(self, live: int | None = None) -> Publication | None:
@@ -64,7 +65,7 @@ class Publisher:
         self._publication = publication
         async with asyncio.TaskGroup() as tasks:
             for name in self._engines:
-                tasks.create_task(self._load(name, publication), name=f"load {name}")
+                tasks.create_task(self._load(name), name=f"load {name}")
         self.version = publication.version
         self.loads.append((self._clock.now(), publication.version))
         measured: list[Metrics] = []
@@ -74,20 +75,23 @@ class Publisher:
 
     async def revive(self, name: str) -> None:
         """Have an engine that was started anew take the version that the others hold, and check it."""
-        assert self._publication is not None, "a run publishes before it generates"
-        publication = self._publication
-        await self._load(name, publication)
+        publication = await self._load(name)
         for check in self._checks:
             self._measured = merge([self._measured, await check(name, self._engines[name], publication)])
 
-    async def _load(self, name: str, publication: Publication) -> None:
+    async def _load(self, name: str) -> Publication:
+        """Have an engine take the newest publication, whichever that is by now: one that dies over it, or over the one
+        before, must not come back with old weights."""
         engine = self._engines[name]
-        while True:
-            try:
-                received = await engine.load(publication, self._in_flight)
-                break
-            except EngineLostError:  # the placement counts how often, and gives up
-                continue
+        async with self._turns[name]:
+            while True:
+                publication = self._publication
+                assert publication is not None, "a run publishes before it generates"
+                try:
+                    received = await engine.load(publication, self._in_flight)
+                    break
+                except EngineLostError:  # the placement counts how often, and gives up
+                    continue
         if received != publication.fingerprint or engine.version != publication.version:
             raise SelfCheckError(
                 f"self-check 'acknowledgement' failed at version {publication.version}: {name} says that it holds "
@@ -95,6 +99,7 @@ class Publisher:
                 "was published. What arrived is not what the trainer sent: look at the weight store and at the "
                 "engine's load"
             )
+        return publication
 
     def take_measured(self) -> Metrics:
         """What the checks of the last load measured; nothing if that was taken already."""

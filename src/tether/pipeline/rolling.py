@@ -69,6 +69,8 @@ class Streaks:
     """Rollouts."""
     flat: int = 0
     """Groups."""
+    few: int = 0
+    """Groups of which too few rollouts came to an end."""
     num_sampled: int = 0
     """Rollouts in all, which numbers their turns."""
 
@@ -248,7 +250,15 @@ class Rolling:
         rollouts = tuple(member.rollout for member in group.members if member.rollout is not None)
         if len(rollouts) < min(LEAST_SURVIVORS, len(group.members)):
             self._remove(asked.index, rollouts, TOO_FEW)
+            self.streaks = replace(self.streaks, few=self.streaks.few + 1)
+            if self.streaks.few >= self.faults.most_failed:
+                raise TetherError(
+                    f"{self.streaks.few} groups of task {self.task!r} in a row had fewer than {LEAST_SURVIVORS} "
+                    "rollouts that did not fail, the most that faults.most_failed allows; the last was of prompt "
+                    f"{asked.prompt.id!r}: tether ledger RUN says why they failed"
+                )
             return
+        self.streaks = replace(self.streaks, few=0)
         whole = Group(id=asked.id, index=asked.index, rollouts=rollouts)
         if not self.selection.filters(whole):
             self.streaks = replace(self.streaks, flat=0)
