@@ -93,7 +93,7 @@ def ours(engine: TorchEngine, prompts: torch.Tensor) -> Callable[[], object]:
     ]
 
     def work() -> None:
-        made = asyncio.run(engine.generate(requests))
+        made = asyncio.run(engine.answer(requests))
         assert all(len(c) == NEW for c in made)
 
     return work

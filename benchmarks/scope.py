@@ -52,7 +52,7 @@ def quickstart_groups(recipe: Recipe, loaded: LoadedModel) -> list[Group]:
 
     async def sample() -> list:  # type: ignore[type-arg]
         await engine.load(store.publish(0, loaded.model.state_dict()))
-        return await engine.generate([request for one in asked for request in one.requests])
+        return await engine.answer([request for one in asked for request in one.requests])
 
     completions = Inline().run(sample())
     return [judge.group(one, completions[8 * i : 8 * i + 8], 0.0) for i, one in enumerate(asked)]

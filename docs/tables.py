@@ -32,7 +32,7 @@ REQUIRED: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """Options without a default; their values do not show."""
 COSTS: Final[Mapping[str, str]] = {
-    "logp_anchor": "nothing with one update a batch, else a forward pass a batch",
+    "logp_anchor": "nothing: the forward pass of a batch's first update serves",
     "logp_average": "a forward pass a batch, a copy of the weights",
     "entropy_behavior": "an entropy a token, from the engine",
     "top_k_behavior": "K log-probs a token, from the engine",

@@ -44,6 +44,10 @@ class StalenessError(TetherError, RuntimeError):
     """A token staler than the bound printed at start: a fault of the pipeline, never of the data."""
 
 
+class OldVersionError(TetherError, RuntimeError):
+    """A token whose old log-prob cannot be told: the weights that sampled it are held no longer, or never were."""
+
+
 class LedgerError(TetherError, RuntimeError):
     """Books that do not close: a rollout without a fate, or with two. A fault of the pipeline, never of the data."""
 

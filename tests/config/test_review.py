@@ -57,6 +57,26 @@ def test_ppo_against_the_anchor_of_a_single_update_is_a_doubt():
     assert doubt.startswith("proximal 'anchor' with one update a batch makes every clipped ratio 1: nothing is ever")
 
 
+REUSED = ["pipeline.updates_per_batch=2", "pipeline.lag=4"]
+
+
+def test_against_the_anchor_of_several_updates_nothing_is_doubted_or_refused():
+    """The ratio is 1 at the first of them only."""
+    tis = "algorithm.corrections=[{name='tis'}]"
+    for preset in ("grpo", "sat-grpo"):
+        assert doubts(f"algorithm.preset={preset}", "algorithm.proximal=anchor", tis, *REUSED) == []
+    for preset in ("tis", "icepop", "decoupled"):
+        once, reused = doubts(f"algorithm.preset={preset}"), doubts(f"algorithm.preset={preset}", *REUSED)
+        assert [doubt for doubt in once if doubt not in reused] == [d for d in once if "every clipped ratio 1" in d]
+        assert len(once) == len(reused) + 1
+
+
+@pytest.mark.parametrize("name", ["seqclip", "opsm"])
+def test_a_mask_against_the_anchor_of_several_updates_has_something_to_look_at(name):
+    chosen = f"algorithm.corrections=[{{name='tis'}}, {{name='{name}', edge='clipped'}}]"
+    assert load("quickstart", ["algorithm.preset=gspo", "algorithm.proximal=anchor", chosen, *REUSED])
+
+
 def test_doubts_stand_in_the_resolved_recipe():
     settings = ["algorithm.preset=grpo", "algorithm.proximal=anchor", "algorithm.corrections=[{name='tis'}]"]
     recipe = load("quickstart", settings)

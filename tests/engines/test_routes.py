@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from typing import Any
 
@@ -10,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engines.tiny import VOCABULARY, ManualClock, build, engine_of, requests, state
-from tether.engines.torch import TorchEngine
+from tests.engines.tiny import VOCABULARY, ManualClock, NumberedStore, build, engine_of, requests, sample, state
 from tether.errors import DataError
 from tether.models.routers import find_routers
 from tether.ports import GenerationRequest
 from tether.records import NO_EXPERT, Completion, Experts
-from tether.weights.memory import MemoryStore
 
 KINDS = ["moe", "eager", "plain-gates", "some-dense", "mixtral", "olmoe", "gpt-oss", "deepseek"]
 
@@ -28,10 +25,6 @@ def asked(count: int) -> list[GenerationRequest]:
         dataclasses.replace(r, prompt_ids=made[i - (i % 3 == 2)].prompt_ids, max_tokens=4 + i % 4 * 5)
         for i, r in enumerate(made)
     ]
-
-
-def generate(engine: TorchEngine, given: list[GenerationRequest]) -> list[Completion]:
-    return asyncio.run(engine.generate(given))
 
 
 def routes_of(completion: Completion) -> Experts:
@@ -53,7 +46,7 @@ def test_routes_of_prompt_and_completion_are_those_of_a_plain_forward(kind: str)
     """With left padding, prompts that are shared and read once, rows that leave the batch, and several lots."""
     model, given = build(kind), asked(23)
     shape = find_routers(model).shape
-    done = generate(engine_of(build(kind), dtype="float32", yield_every=3, max_rows=10), given)
+    done = sample(engine_of(build(kind), dtype="float32", yield_every=3, max_rows=10), given)
     assert {c.finish for c in done} == {"stop", "length"}
     for request, completion in zip(given, done, strict=True):
         experts = routes_of(completion)
@@ -65,16 +58,16 @@ def test_routes_of_prompt_and_completion_are_those_of_a_plain_forward(kind: str)
 
 def test_routes_do_not_depend_on_the_batch_or_the_blocks() -> None:
     model, given = build("moe"), asked(12)
-    together = generate(engine_of(model, dtype="float32"), given)
+    together = sample(engine_of(model, dtype="float32"), given)
     for options in ({"max_rows": 1}, {"yield_every": 1}, {"max_rows": 5, "yield_every": 3}):
-        for one, other in zip(generate(engine_of(model, dtype="float32", **options), given), together, strict=True):
+        for one, other in zip(sample(engine_of(model, dtype="float32", **options), given), together, strict=True):
             assert routes_of(one).tolist() == routes_of(other).tolist()
 
 
 def test_those_who_do_not_ask_get_none_and_the_same_sample() -> None:
     model, given = build("moe"), asked(9)
     quiet = [dataclasses.replace(r, routing=i % 2 == 0) for i, r in enumerate(given)]
-    some, every = (generate(engine_of(model, dtype="float32"), r) for r in (quiet, given))
+    some, every = (sample(engine_of(model, dtype="float32"), r) for r in (quiet, given))
     assert [c.experts is not None for c in some] == [r.routing for r in quiet]
     for one, other in zip(some, every, strict=True):
         assert one.token_ids.tolist() == other.token_ids.tolist()
@@ -86,21 +79,21 @@ def test_nothing_listens_to_the_routers_unless_asked() -> None:
     gate = model.model.layers[1].mlp.gate
     model.register_forward_hook(lambda *_: hooks.append(len(gate._forward_hooks)))
     given = asked(2)
-    generate(engine_of(model), [dataclasses.replace(r, routing=False) for r in given])
+    sample(engine_of(model), [dataclasses.replace(r, routing=False) for r in given])
     assert set(hooks) == {0}
     hooks.clear()
-    generate(engine_of(model), given)
+    sample(engine_of(model), given)
     assert set(hooks) == {1}
     assert not gate._forward_hooks
 
 
 def test_a_token_after_an_update_has_the_route_of_the_new_weights() -> None:
-    clock, store = ManualClock(), MemoryStore("float32")
+    clock, store = ManualClock(), NumberedStore("float32")
     engine = engine_of(build("moe"), clock=clock, store=store, dtype="float32", eos_ids=(VOCABULARY,), yield_every=4)
     newer = store.publish(8, state(build("moe", seed=1)))
-    clock.at_yield = lambda count: engine.load(newer) if count == 1 else None
+    clock.at_yield = lambda count: engine.load(newer, "keep") if count == 1 else None
     request = dataclasses.replace(requests(3)[2], max_tokens=8, routing=True)
-    (done,) = generate(engine, [request])
+    (done,) = sample(engine, [request])
     old, new = (chosen_by(build("moe", seed=seed), request, done)[:, 0] for seed in (0, 1))
     first = routes_of(done)[:, 0]  # the first layer's choice depends on no cache but that of its own attention
     read_by_old = len(request.prompt_ids) + 3
@@ -114,7 +107,7 @@ def test_it_can_report_routes_of_models_whose_routers_are_known(kind: str, knows
     assert engine.capabilities.routing is knows
     if not knows:
         with pytest.raises(DataError, match=r"request 'r0' asks for them: take a mixture of experts, or no replay"):
-            generate(engine, asked(1))
+            sample(engine, asked(1))
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (2, 3, 2)])

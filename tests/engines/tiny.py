@@ -1,12 +1,14 @@
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from tether.engines.torch import Torch, TorchEngine
-from tether.ports import GenerationRequest
+from tether.ports import GenerationRequest, Publication
+from tether.records import Completion
 from tether.weights.memory import MemoryStore
 
 VOCABULARY = 24
@@ -44,13 +46,46 @@ class ManualClock:
         return nullcontext()
 
     async def quiet(self) -> None:
-        pass
+        await asyncio.sleep(0)
 
     async def until(self, moment_s: float) -> None:
         if self.at_yield is not None:
             action = self.at_yield(len(self.spent))
             if action is not None:
                 await action
+        await asyncio.sleep(0)
+
+
+class NumberedStore(MemoryStore):
+    """Its publications are numbered one by one."""
+
+    def __init__(self, dtype: str, keep: int = 4) -> None:
+        super().__init__(dtype, keep)
+        self.count = 0
+
+    def publish(self, version: int, weights: Mapping[str, torch.Tensor]) -> Publication:
+        self.count += 1
+        return replace(super().publish(version, weights), number=self.count - 1)
+
+
+async def ask(engine: TorchEngine, asked: Sequence[GenerationRequest]) -> list[Completion]:
+    """All at once, each under an id of its own."""
+    ids = [r.id for r in asked]
+    unique = asked if len(set(ids)) == len(ids) else [replace(r, id=f"{i}:{r.id}") for i, r in enumerate(asked)]
+    return await asyncio.gather(*map(engine.generate, unique))
+
+
+def sample(engine: TorchEngine, asked: Sequence[GenerationRequest]) -> list[Completion]:
+    """``ask`` in an event loop of its own, which must be left without a task."""
+
+    async def main() -> list[Completion]:
+        done = await ask(engine, asked)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1, "the engine's task goes on without work"
+        return done
+
+    return asyncio.run(main())
 
 
 def build(kind: str = "moe", seed: int = 0, sharpness: float = 4.0) -> Any:
@@ -130,7 +165,7 @@ def engine_of(model: Any, *, clock: ManualClock | None = None, store: Any = None
     return TorchEngine(
         Ready(model, eos_ids, pad_id, context),
         Torch(**options),
-        store=store or MemoryStore("float32"),
+        store=store or NumberedStore("float32"),
         clock=clock or ManualClock(),
     )
 

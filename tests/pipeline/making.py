@@ -99,10 +99,10 @@ class ScriptedEngine:
         return random.Random(f"{self._seed} {request.id}")
 
     def in_flight(self) -> Mapping[str, Any]:
-        return {id: (list(line.versions), line.until_s) for id, line in self._lines.items()}
+        return {id: (list(line.versions), line.until_s, line.is_interrupted) for id, line in self._lines.items()}
 
     def restore(self, flight: Mapping[str, Any]) -> None:
-        self._kept = {id: Line(list(versions), until_s) for id, (versions, until_s) in flight.items()}
+        self._kept = {id: Line(list(versions), *rest) for id, (versions, *rest) in flight.items()}
 
     async def progress(self) -> dict[str, Completion]:
         return {

@@ -63,6 +63,7 @@ class Run:
         self.inline = inline
         self.stop_after = stop_after
         self.start_version: int | None = None
+        self.start_s = 0.0
         reward = reward or (lambda prompt, text: float(len(text) % 3))
         ledger = Ledger(self.lines.append)
         pool = Pool(self.engines, numbers.choice([1, 4, 512]), clock.now)
@@ -83,6 +84,7 @@ class Run:
                 timeline=Timeline(None, clock.now),
                 faults=faults or Faults(),
                 selection=selection or Selection(),
+                loads=publisher.loads,
                 updates=lambda: learner.updates,
                 task="test",
             ),
@@ -119,19 +121,20 @@ class Run:
         assert number == self.loops.done
         if number == self.stop_after:
             self.state = self.loops.state()
+            self.now_s = self.loops.rolling.clock.due("train_step", 0.0)
             self.open_lines = self.loops.ledger.open_lines
             raise HaltError
 
     def go_on_from(self, before: "Run") -> "Run":
         """Take over everything that a checkpoint holds of a run that was stopped."""
-        self.loops_state = before.state
+        self.loops_state, self.start_s = before.state, before.now_s
         self.loops.ledger.restore(before.lines, before.open_lines)
         self.learner.updates = before.learner.updates
         (self.start_version,) = before.versions
         return self.go()
 
     def go(self) -> "Run":
-        self.inline.run(self._main())
+        self.inline.run(self._main(), start_s=self.start_s)
         return self
 
 

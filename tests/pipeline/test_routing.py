@@ -140,7 +140,7 @@ def test_an_engines_routes_are_replayed_to_the_same_numbers() -> None:
     policy = Policy(loaded)
     asked = [replace(r, routing=True, id=f"g{i // 3}/{i % 3}") for i, r in enumerate(requests(12))]
     asked = [replace(r, prompt_ids=asked[i - i % 3].prompt_ids) for i, r in enumerate(asked)]
-    done = asyncio.run(engine_of(loaded_of("moe").model, dtype="float32", max_rows=5).generate(asked))
+    done = asyncio.run(engine_of(loaded_of("moe").model, dtype="float32", max_rows=5).answer(asked))
     rollouts = [rollout_of(r.id, r.prompt_ids, c) for r, c in zip(asked, done, strict=True)]
     groups = [group_of(g, rollouts[3 * g : 3 * g + 3]) for g in range(4)]
     for sharing in (None, EAGER):
@@ -228,7 +228,7 @@ def test_a_dense_model_has_no_routes_to_replay() -> None:
 def test_routes_of_the_layer_or_the_token_beside_are_told_by_comparison(axis: int) -> None:
     policy = Policy(loaded_of("moe"))
     asked = [replace(r, routing=True) for r in requests(24)]
-    done = asyncio.run(engine_of(loaded_of("moe").model.to(torch.bfloat16)).generate(asked))
+    done = asyncio.run(engine_of(loaded_of("moe").model.to(torch.bfloat16)).answer(asked))
     rollouts = [rollout_of(r.id, r.prompt_ids, c) for r, c in zip(asked, done, strict=True)]
     own = own_routes(step_of([group_of(0, rollouts)]), policy)
     recorded = [r.completion.experts for r in rollouts if r.completion.experts is not None]
@@ -389,7 +389,7 @@ def sampled_in_bfloat16(source: str) -> tuple[LoadedModel, list[Rollout]]:
             for m in range(8)
         ]
     asked = [replace(r, routing=True) for r in asked]
-    done = asyncio.run(engine.generate(asked))
+    done = asyncio.run(engine.answer(asked))
     return loaded, [rollout_of(r.id, r.prompt_ids, c) for r, c in zip(asked, done, strict=True)]
 
 

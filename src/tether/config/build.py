@@ -150,6 +150,7 @@ def _loops(recipe: Recipe, parts: Parts, writer: RunWriter, publisher: Publisher
         timeline=Timeline(writer.span if recipe.run.trace else None, parts.clock.now),
         faults=recipe.faults,
         selection=recipe.selection,
+        loads=publisher.loads,
         updates=lambda: learner.updates,
         task=recipe.task_name,
     )

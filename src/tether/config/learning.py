@@ -15,7 +15,12 @@ from tether.evals.runner import Evaluation, Evaluator
 from tether.models.conversion import convert_weights
 from tether.models.loading import DTYPES, LoadedModel, load_model
 from tether.models.policy import Policy
+from tether.pipeline.acquisition import Acquisition
 from tether.pipeline.learner import LocalLearner
+from tether.pipeline.old_evaluator import Evaluated, OldEvaluator
+from tether.pipeline.old_policy import Cost, OldPolicy, Rescoring, most_versions
+from tether.pipeline.scoring import Scorer
+from tether.pipeline.snapshots import Snapshots, WeightCopies
 from tether.pipeline.trainer import Trainer
 from tether.placement.inline import FreeClock
 from tether.placement.parts import Makers
@@ -40,8 +45,8 @@ def engine_of(recipe: Recipe, store: WeightStore, clock: Clock, device: str) -> 
     return recipe.engine.open(recipe.model.path, store=store, clock=clock, device=device)
 
 
-def learner_of(recipe: Recipe, store: WeightStore, device: str) -> LocalLearner:
-    """A learner with a model of its own."""
+def learner_of(recipe: Recipe, store: WeightStore, device: str, full_store: WeightStore | None = None) -> LocalLearner:
+    """A learner with a model of its own. ``full_store``: in the trainer's dtype, for an evaluator of old log-probs."""
     loaded = load_model(recipe.model.path, dtype=recipe.model.dtype, device=device)
     convert_weights(loaded.model, DTYPES[recipe.trainer.dtype])
     trainer, routing = _trainer(recipe, loaded, device), routing_of(recipe.algorithm)
@@ -55,7 +60,47 @@ def learner_of(recipe: Recipe, store: WeightStore, device: str) -> LocalLearner:
         loaded=loaded,
         dtype=recipe.model.dtype,
         token_budget=recipe.trainer.token_budget,
+        updates_per_batch=recipe.pipeline.updates_per_batch,
+        old=_old_policy(recipe, trainer.policy, routing, full_store),
     )
+
+
+def evaluator_of(recipe: Recipe, store: WeightStore, device: str) -> OldEvaluator:
+    """A second model that scores rollouts; ``store`` is that to which the learner publishes in the trainer's dtype."""
+    loaded = load_model(recipe.model.path, dtype=recipe.model.dtype, device=device)
+    convert_weights(loaded.model, DTYPES[recipe.trainer.dtype])
+    loaded.model.requires_grad_(False)
+    policy = Policy(loaded, share_prompt=recipe.trainer.share_prompt)
+    return OldEvaluator(_scorer(recipe, policy, routing_of(recipe.algorithm)), store)
+
+
+def versions_held(recipe: Recipe) -> int:
+    """Versions that a store in the trainer's dtype must keep, and that the trainer or an evaluator holds at most."""
+    return most_versions(recipe.pipeline.allowed, recipe.pipeline.lag)
+
+
+def _old_policy(
+    recipe: Recipe, policy: Policy, routing: Routing | None, full_store: WeightStore | None
+) -> OldPolicy | None:
+    options, schedule = recipe.old, recipe.pipeline
+    reach = schedule.allowed - schedule.updates_per_batch + 2
+    rescoring = Rescoring(policy=policy, temperature=recipe.engine.temperature, cost=Cost())
+    if options.strategy == "snapshots":
+        return Snapshots(rescoring, WeightCopies(policy.model, versions_held(recipe), options.where), reach)
+    if options.strategy == "interruption":
+        return Acquisition(rescoring, _scorer(recipe, policy, routing), WeightCopies(policy.model, most=1))
+    if options.strategy == "evaluator":
+        if full_store is None:
+            raise ConfigError(
+                "old.strategy = 'evaluator' needs a placement that gives it a model of its own, and this one does not: "
+                "set old.strategy = 'snapshots'"
+            )
+        return Evaluated(policy, full_store, versions_held(recipe), reach)
+    return None
+
+
+def _scorer(recipe: Recipe, policy: Policy, routing: Routing | None) -> Scorer:
+    return Scorer(policy, recipe.trainer.token_budget, recipe.engine.temperature, routing)
 
 
 def routing_of(algorithm: Algorithm) -> Routing | None:
@@ -81,7 +126,7 @@ def _trainer(recipe: Recipe, loaded: LoadedModel, device: str) -> Trainer:
         recipe.trainer,
         reference=reference,
         temperature=recipe.engine.temperature,
-        limits=(recipe.run.steps, recipe.pipeline.allowed),
+        limits=(recipe.run.steps * recipe.pipeline.updates_per_batch, recipe.pipeline.allowed),
     )
 
 

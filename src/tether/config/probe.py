@@ -234,7 +234,7 @@ def _sampled(engine: RolloutEngine, prompts: Sequence[Prompt], sampling: Samplin
     for start in range(0, len(asked), at_once):
         lot = asked[start : start + at_once]
         pairs = [(request, group.prompt) for group in lot for request in group.requests]
-        completions = asyncio.run(engine.generate([request for request, _ in pairs]))
+        completions = asyncio.run(engine.answer([request for request, _ in pairs]))
         for (request, prompt), completion in zip(pairs, completions, strict=True):
             yield Rollout(
                 id=request.id, prompt=prompt, completion=completion, text="", reward=0.0, started_s=0.0, finished_s=0.0

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tether.config.bind import bind, describe, describe_plugin, named, plugin
 from tether.config.overrides import apply, expand
-from tether.config.review import check_algorithm, doubts_of
+from tether.config.review import check_algorithm, check_old, doubts_of
 from tether.config.toml import read_toml
 from tether.core.algorithm import Algorithm
 from tether.errors import ConfigError
@@ -19,6 +19,7 @@ from tether.evals.runner import EvalOptions
 from tether.pipeline.agreement import CheckOptions
 from tether.pipeline.checkpoint import CheckpointOptions
 from tether.pipeline.faults import Faults
+from tether.pipeline.old_policy import OldOptions
 from tether.pipeline.schedule import Schedule
 from tether.pipeline.selection import Selection
 from tether.pipeline.trainer import TrainerOptions
@@ -34,7 +35,7 @@ MOST_STEPS = 10**9
 PLACEMENTS: Mapping[str, type[Inline] | type[Ray]] = {"inline": Inline, "ray": Ray}
 TABLES = (
     *("run", "model", "task", "engine", "pipeline", "selection", "faults", "algorithm", "trainer", "eval"),
-    *("checkpoint", "checks", "placement"),
+    *("old", "checkpoint", "checks", "placement"),
 )
 
 
@@ -92,6 +93,7 @@ class Recipe:
     faults: Faults
     algorithm: Algorithm
     trainer: TrainerOptions
+    old: OldOptions
     eval: EvalOptions
     checkpoint: CheckpointOptions
     checks: CheckOptions
@@ -124,6 +126,7 @@ class Recipe:
             "faults": describe(self.faults),
             "algorithm": algorithm,
             "trainer": describe(self.trainer),
+            "old": describe(self.old),
             "eval": describe(self.eval),
             "checkpoint": describe(self.checkpoint),
             "checks": describe(self.checks),
@@ -189,6 +192,7 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
         faults=bind(Faults, get["faults"], "faults"),
         algorithm=algorithm,
         trainer=bind(TrainerOptions, get["trainer"], "trainer"),
+        old=bind(OldOptions, get["old"], "old"),
         eval=bind(EvalOptions, get["eval"], "eval"),
         checkpoint=bind(CheckpointOptions, get["checkpoint"], "checkpoint"),
         checks=bind(CheckOptions, get["checks"], "checks"),
@@ -234,6 +238,12 @@ def _check(recipe: Recipe) -> None:
             "pipeline.group_size = 1 leaves every group without a baseline, so nothing would be trained; use a group "
             "size of at least 2, or set algorithm.advantage.single to 'raw' or 'zero'"
         )
+    if recipe.pipeline.group_size == 1 and recipe.selection.flat_groups == "filter":
+        raise ConfigError(
+            "selection.flat_groups = 'filter' would filter every group of pipeline.group_size = 1, whose rewards are "
+            "all equal; train on them, or use a group size of at least 2"
+        )
+    _check_deadline(recipe)
     if recipe.engine.temperature <= 0:
         raise ConfigError(
             f"engine.temperature must be > 0 for training; got {recipe.engine.temperature}: greedy samples have no "
@@ -244,4 +254,17 @@ def _check(recipe: Recipe) -> None:
             f"model.reference is {recipe.model.reference!r}, but there is no [algorithm.kl] to use it; "
             "add one or leave the reference out"
         )
+    check_old(recipe)
     check_algorithm(recipe)
+
+
+def _check_deadline(recipe: Recipe) -> None:
+    """Refuse a deadline that a rollout of the longest kind misses by the costs of the recipe."""
+    if not isinstance(recipe.placement, Inline):
+        return
+    longest_s = recipe.placement.costs.generate_token_s * recipe.engine.max_tokens
+    if longest_s >= recipe.faults.rollout_s:
+        raise ConfigError(
+            f"faults.rollout_s must be above what a longest rollout takes, engine.max_tokens x "
+            f"placement.costs.generate_token_s = {longest_s:g} virtual seconds; got {recipe.faults.rollout_s:g}"
+        )

@@ -17,11 +17,9 @@ if TYPE_CHECKING:
     from tether.config.recipe import Recipe
     from tether.core.algorithm import Algorithm
 
-PROVIDED: Final = frozenset({"logp_anchor", "logp_average", "entropy_behavior", "entropy"})
-"""Optional fields that a run fills."""
+PROVIDED: Final = frozenset({"logp_anchor", "logp_average", "logp_old", "entropy_behavior", "entropy"})
+"""Optional fields that a run fills, ``logp_old`` where ``[old]`` says how."""
 MISSING: Final = {
-    "logp_old": "old log-probs, the trainer's own at the weights that sampled each token, which no part of a run keeps "
-    "yet; algorithm.proximal = 'ewma' needs none (the running average of the weights)",
     "top_k": "the log-probs of the engine's most probable tokens, which a run does not carry to the trainer yet; "
     "algorithm.rule.divergence = 'tv' or 'kl' need none",
     "top_k_behavior": "the log-probs of the engine's most probable tokens, which a run does not carry to the trainer "
@@ -29,10 +27,20 @@ MISSING: Final = {
     "turn": "turns of tool use, which no task has yet; algorithm.rule.scale = 'quantile' needs none",
 }
 """What is meant by an input that nobody provides, and the way out."""
+ASK_OLD: Final = (
+    "old log-probs, the trainer's own at the weights that sampled each token: set old.strategy = 'snapshots' (copies "
+    "of past weights), 'evaluator' (a second model) or 'interruption' (scored before every update, each published); or "
+    "take algorithm.proximal = 'ewma', the running average of the weights, which needs none"
+)
 
 
 def missing_inputs(algorithm: Algorithm) -> dict[str, str]:
     """Inputs that no part of a run provides, each with the name of what asks for it."""
+    return {name: who for name, who in asked_inputs(algorithm).items() if name not in PROVIDED}
+
+
+def asked_inputs(algorithm: Algorithm) -> dict[str, str]:
+    """Optional inputs, each with the name of what asks for it."""
     asked = {f"proximal {PROXIMALS.name_of(algorithm.proximal)!r}": set(algorithm.proximal.inputs)}
     names = [
         f"rule {RULES.name_of(algorithm.rule)!r}",
@@ -42,7 +50,7 @@ def missing_inputs(algorithm: Algorithm) -> dict[str, str]:
         edges = (traits.reads, traits.measures or traits.reads)
         old = {"logp_old"} if any("old" in ENDS[edge] for edge in edges) else set()
         asked[name] = {*traits.inputs, *old}
-    return {name: who for who, wanted in asked.items() for name in sorted(wanted - PROVIDED)}
+    return {name: who for who, wanted in asked.items() for name in sorted(wanted)}
 
 
 def check_algorithm(recipe: Recipe) -> None:
@@ -50,6 +58,8 @@ def check_algorithm(recipe: Recipe) -> None:
     if missing := missing_inputs(recipe.algorithm):
         name, who = next(iter(missing.items()))
         raise ConfigError(f"{who} needs {MISSING.get(name, name)}")
+    if recipe.old.strategy == "none" and (asking := asked_inputs(recipe.algorithm).get("logp_old")):
+        raise ConfigError(f"{asking} needs {ASK_OLD}")
     if not _is_papers(recipe) and (inert := _inert(recipe)):
         raise ConfigError(inert[0])
     for correction in recipe.algorithm.corrections:
@@ -58,6 +68,17 @@ def check_algorithm(recipe: Recipe) -> None:
                 f"correction {CORRECTIONS.name_of(correction)!r} reads pi / anchor, which one update a batch makes 1 "
                 "everywhere: let it read another edge"
             )
+
+
+def check_old(recipe: Recipe) -> None:
+    """Refuse a way to acquire old log-probs that the schedule leaves no room for."""
+    pipeline = recipe.pipeline
+    if recipe.old.strategy == "interruption" and (pipeline.lag, pipeline.updates_per_batch) != (1, 1):
+        raise ConfigError(
+            "old.strategy = 'interruption' scores what was sampled before each update, so every update must be "
+            f"published; got pipeline.lag = {pipeline.lag} with pipeline.updates_per_batch = "
+            f"{pipeline.updates_per_batch}: set both to 1, or old.strategy = 'snapshots'"
+        )
 
 
 def doubts_of(recipe: Recipe) -> list[str]:

@@ -16,13 +16,16 @@ from torch import Tensor
 from tether.core.fates import Factors, Fates, Turns
 from tether.core.loss import LossTerms
 from tether.core.mismatch import ResponseMismatch, TokenMismatch
+from tether.core.old_mismatch import OldMismatch
 from tether.core.ratio import log_ratio
-from tether.core.seen import Labels, Question, Spans, looks
+from tether.core.seen import Labels, Question, Seen, Spans, looks
 from tether.core.statistics import AbsoluteQuantile, Gather, Part
 from tether.core.stretches import stretches
 from tether.records import Metric, Metrics
 
 TAIL: Final = AbsoluteQuantile(0.99)
+EXTREMES: Final = ("max", "policy_max", "engine_max")
+"""Largest ``|d|``, and, with old log-probs, largest ``|d_policy|``, and ``|d_engine|`` over no older cache."""
 
 
 def observed(parts: Sequence[Part], terms: Sequence[LossTerms], reach: Spans, across: Gather | None = None) -> Metrics:
@@ -57,13 +60,17 @@ def observed(parts: Sequence[Part], terms: Sequence[LossTerms], reach: Spans, ac
     labels = reach.staleness
     questions: list[Question] = [TokenMismatch(), ResponseMismatch(reach.responses, labels), Fates(labels)]
     questions += [Turns(reach.turn)] if reach.turn else []
+    extremes = EXTREMES if all(tokens.logp_old is not None for _, tokens in parts) else EXTREMES[:1]
+    questions += [OldMismatch(labels)] if extremes == EXTREMES else []
     questions += [Factors(tuple(sorted(terms[0].marks)), tuple(terms[0].weights))]
     shares = [_share(questions, labels, part, term) for part, term in zip(parts, terms, strict=True)]
     sizes = [len(x) for x in shares[0].sums]
-    sums = torch.stack([torch.cat([*share.sums, share.largest[None]]) for share in shares])
-    reduced = _joined(sums) if across is None else _joined(torch.stack(list(across(_joined(sums)))))
+    sums = torch.stack([torch.cat([*share.sums, share.largest]) for share in shares])
+    num = len(extremes)
+    reduced = _joined(sums, num) if across is None else _joined(torch.stack(list(across(_joined(sums, num)))), num)
     tail = _tail(parts, [share.counts for share in shares], across)
-    *values, largest, p99 = torch.cat([reduced, tail.double()[None]]).tolist()
+    *values, p99 = torch.cat([reduced, tail.double()[None]]).tolist()
+    values, largest = values[:-num], values[-num:]
     metrics: Metrics = {}
     for question, size in zip(questions, sizes, strict=True):
         metrics |= question.answer(values[:size])
@@ -72,7 +79,7 @@ def observed(parts: Sequence[Part], terms: Sequence[LossTerms], reach: Spans, ac
     return {
         **metrics,
         "mismatch/p99": Metric(p99, "mean", count),
-        "mismatch/max": Metric(largest, "max", count),
+        **{f"mismatch/{name}": Metric(x, "max", count) for name, x in zip(extremes, largest, strict=True)},
     }
 
 
@@ -81,8 +88,8 @@ class _Share(NamedTuple):
 
     sums: list[Float64[Tensor, "_"]]
     """One tensor a question."""
-    largest: Float64[Tensor, ""]
-    """``max |d|``; 0 if there are no tokens."""
+    largest: Float64[Tensor, "E"]
+    """Those of ``EXTREMES`` that can be told; 0 if there are no tokens."""
     counts: Int64[Tensor, "bins"]
     """Of ``|d|``, the first round of the tail."""
 
@@ -91,14 +98,23 @@ def _share(questions: Sequence[Question], labels: Labels, part: Part, terms: Los
     logp, tokens = part
     tables = [question.tables(logp.device) for question in questions]
     counts = TAIL.no_counts(logp.device, None)
-    largest = torch.zeros((), device=logp.device)
+    largest: Tensor | None = None
     for seen in looks(logp, tokens, terms, labels) if len(tokens) else ():
         for question, own in zip(questions, tables, strict=True):
             question.add(seen, own)
         TAIL.count(seen.distance, seen.counted, counts, None)
-        largest = torch.maximum(largest, seen.distance.amax())
+        here = _extremes(seen)
+        largest = here if largest is None else torch.maximum(largest, here)
     sums = [question.share(own) for question, own in zip(questions, tables, strict=True)]
-    return _Share(sums, largest.double(), counts.long())
+    none = torch.zeros(1 if tokens.logp_old is None else len(EXTREMES), device=logp.device)
+    return _Share(sums, (none if largest is None else largest).double(), counts.long())
+
+
+def _extremes(seen: Seen) -> Float[Tensor, "E"]:
+    found = [seen.distance.amax()]
+    if seen.apart is not None:
+        found += [seen.apart.policy.abs().amax(), (seen.apart.engine.abs() * seen.apart.own).amax()]
+    return torch.stack(found)
 
 
 def _tail(parts: Sequence[Part], first: Sequence[Int64[Tensor, "bins"]], across: Gather | None) -> Float[Tensor, ""]:
@@ -119,6 +135,6 @@ def _tail(parts: Sequence[Part], first: Sequence[Int64[Tensor, "bins"]], across:
     return TAIL.finish((upper, joined(second)))
 
 
-def _joined(rows: Float64[Tensor, "N K"]) -> Float64[Tensor, "K"]:
-    """Sums added up, and the largest, which stands last, compared."""
-    return torch.cat([rows[:, :-1].sum(0), rows[:, -1:].amax(0)])
+def _joined(rows: Float64[Tensor, "N K"], num: int) -> Float64[Tensor, "K"]:
+    """Sums added up, and the largest, which stand last, compared."""
+    return torch.cat([rows[:, :-num].sum(0), rows[:, -num:].amax(0)])

@@ -115,6 +115,17 @@ def count_of(kept: Bool[Tensor, "T"]) -> Int32[Tensor, ""]:
     return kept.sum(dtype=torch.int32)
 
 
+class Apart(NamedTuple):
+    """``d = policy + engine`` where old log-probs are known, within the guard, ``[T]``; 0 at untrainable tokens."""
+
+    policy: Float[Tensor, "T"]
+    """``logp - logp_old``: the updates since the token was sampled."""
+    engine: Float[Tensor, "T"]
+    """``logp_old - logp_behavior``: what the engine computes otherwise at the same weights."""
+    own: Int32[Tensor, "T"]
+    """1 at trainable tokens that were sampled over no older cache, which is part of what an engine did otherwise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """A stretch of a micro-batch at the weights just before the update, all ``[T]``; float32, 0 at untrainable tokens.
@@ -157,21 +168,24 @@ class Seen:
     """The same, held for sums."""
     gain: Float[Tensor, "T"]
     """``e^d - 1``."""
+    apart: Apart | None
+    """``None`` without old log-probs."""
 
 
 def looks(logp: Float[Tensor, "T"], tokens: TokenBatch, terms: LossTerms, labels: Labels) -> Iterator[Seen]:
     """Look at a micro-batch, stretch by stretch; ``labels`` are those of staleness."""
     names, factors = tuple(terms.marks), tuple(terms.weights)
     marks = [x for name in names for x in terms.marks[name]]
-    fixed = (tokens.trainable, tokens.sequence, tokens.advantage, tokens.staleness, tokens.turn)
-    given = [x for x in fixed if x is not None]
+    fixed = (tokens.trainable, tokens.sequence, tokens.advantage, tokens.staleness)
+    optional = (tokens.turn, tokens.logp_old, tokens.is_cached_older)
+    given = [x for x in (*fixed, *optional) if x is not None]
     loss = (terms.active, terms.clipped, terms.outward)
     columns = (logp.detach(), tokens.logp_behavior, *loss, *given, *marks, *terms.weights.values())
     own: Tensor | None = None
     for current, behavior, active, clipped, outward, trainable, sequence, advantage, staleness, *rest in stretches(
         *columns
     ):
-        turn = None if tokens.turn is None else rest.pop(0)
+        turn, old, older = (None if x is None else rest.pop(0) for x in optional)
         counted = trainable.int()
         bits = -counted
         own = lanes(len(bits), bits.device) if own is None else own  # no later stretch is longer than the first
@@ -200,7 +214,14 @@ def looks(logp: Float[Tensor, "T"], tokens: TokenBatch, terms: LossTerms, labels
             distance=distance,
             moved=distance.double(),
             gain=torch.expm1(d),
+            apart=None if old is None else _apart((logp_here, masked(old, bits), behavior_here), counted, older),
         )
+
+
+def _apart(logps: tuple[Tensor, Tensor, Tensor], counted: Int32[Tensor, "T"], older: Bool[Tensor, "T"] | None) -> Apart:
+    current, old, behavior = logps
+    policy, engine = ((a - b).clamp_(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT) for a, b in ((current, old), (old, behavior)))
+    return Apart(policy, engine, counted if older is None else counted * ~older)
 
 
 Tables = tuple[Tensor, ...]

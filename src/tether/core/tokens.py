@@ -42,6 +42,8 @@ class TokenBatch:
     """Under the running average of the trainer's weights."""
     logp_reference: Float[Tensor, "T"] | None = None
     """Under the frozen reference of the KL penalty."""
+    is_cached_older: Bool[Tensor, "T"] | None = None
+    """True where the token was sampled over entries of a key-value cache that older weights had computed."""
     entropy_behavior: Float[Tensor, "T"] | None = None
     """Entropy of the distribution sampled from."""
     turn: Int[Tensor, "T"] | None = None

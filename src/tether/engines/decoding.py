@@ -1,149 +1,191 @@
-"""Rows decoded together: one key-value cache, left padding, and a look at the tokens only now and then.
+"""Rows decoded together: they join, draw tokens in blocks, and leave.
 
-``RowBatch`` decodes in blocks of a few tokens. Inside a block nothing is read back from the device; at its end the new
-tokens are copied to the host, finished rows are found, and the cache is cut down to the rows still alive when enough
-have finished. Between two blocks its whole state can be saved. Time, weights and versions are the engine's business,
-not this module's.
+Inside a block nothing is read back from the device; at its end the new tokens are copied to the host, rows that ended
+are found, and the cache is cut down to those still alive when enough have ended. Between two blocks the whole state can
+be saved. Time, weights and versions are the engine's business, not this module's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from tether.engines.drawn import HostTokens
-from tether.engines.routes import HostRoutes
+from tether.engines.drawn import Block, Draft, on_host
+from tether.engines.routes import hand_out
 from tether.engines.rows import Decodable, DeviceRows
-from tether.engines.sampling import uniforms
-from tether.errors import DataError, NonFiniteError
+from tether.engines.sampling import Sampled, joined, uniforms
+from tether.errors import NonFiniteError
+from tether.models.routers import Routers, find_routers
 from tether.ports import GenerationRequest
-from tether.records import Completion
 
 _COMPACT_AT = 0.8
 """Share of rows alive at which the cache is cut down; a cut copies the cache once, as a decoded token does."""
 
-_ARRAYS = ("lengths", "stopped", "done", "rows")
+
+class Advance(NamedTuple):
+    """What one block brought."""
+
+    num_passes: int
+    """Forward passes that it took, one after the other."""
+    ended: list[Draft]
+    """Those that ended in it, in the order in which they joined."""
 
 
 class RowBatch:
-    """Completions of a few requests in the making; all rows are at the same position of their completion."""
+    """Completions in the making, in the order in which they joined, each at a position of its own.
 
-    def __init__(self, loaded: Decodable, requests: Sequence[GenerationRequest]) -> None:
-        self._requests = tuple(requests)
+    The first drafts are the rows of the device; those after them have not been read yet: they are new, or their cache
+    is to be computed anew.
+    """
+
+    def __init__(self, loaded: Decodable, routers: Routers | None = None) -> None:
+        self._loaded = loaded
+        self._routers = routers
         self._eos = np.array(loaded.eos_ids)
-        self._seeds = np.array([r.seed & 0xFFFF_FFFF_FFFF_FFFF for r in requests], dtype=np.uint64)
-        self._limits = np.array([r.max_tokens for r in requests])
-        self._lengths = np.zeros(len(requests), dtype=np.int64)
-        self._stopped = np.zeros(len(requests), dtype=bool)
-        self._done = np.zeros(len(requests), dtype=bool)
-        self._rows = np.arange(len(requests))  # which request stands in which row of the device
-        self._step = 0
-        self._device = DeviceRows(loaded, requests)
-        self._host = HostTokens(len(requests), int(self._limits.max()), max(r.top_k for r in requests))
-        self._routes = HostRoutes(loaded.model, requests) if any(r.routing for r in requests) else None
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether every row has ended."""
-        return bool(self._done.all())
-
-    @torch.inference_mode()
-    def advance(self, version: int, most: int) -> int:
-        """Decode up to ``most`` tokens a row with the weights as they are; return how many forward passes that took."""
-        first, steps = self._step, min(most, int(self._limits[~self._done].max()) - self._step)
-        numbers = uniforms(self._seeds[self._rows], first, steps)
-        if self._routes is None:
-            drawn = self._device.decode(numbers, self._host.top_k)
-        else:
-            with self._routes.recording(self._rows, first):
-                drawn = self._device.decode(numbers, self._host.top_k)
-        self._step += steps
-        self._host.take(self._rows, first, version, drawn)
-        self._find_finished(first)
-        self._check_finite(first)
-        self._compact()
-        return steps
-
-    def completions(self) -> list[Completion]:
-        """What was sampled, in the order of the requests."""
-        done = []
-        for row, request in enumerate(self._requests):
-            length = int(self._lengths[row])
-            completion = self._host.completion(row, length, bool(self._stopped[row]), request.top_k)
-            if request.routing and self._routes is not None:
-                completion = replace(completion, experts=self._routes.of(row, length))
-            done.append(completion)
-        return done
-
-    def state(self) -> dict[str, Any]:
-        """Everything that ``restore`` needs, as host tensors, numbers and strings: what ``torch.save`` can hold and
-        ``torch.load(weights_only=True)`` gives back."""
-        arrays = {name: torch.from_numpy(getattr(self, f"_{name}").copy()) for name in _ARRAYS}
-        routes = {} if self._routes is None else {"routes": self._routes.state()}
-        return {
-            "requests": [r.id for r in self._requests],
-            "step": self._step,
-            **arrays,
-            **routes,
-            "host": self._host.state(),
-            "device": self._device.state(),
-        }
+        self._drafts: list[Draft] = []
+        self._device: DeviceRows | None = None
+        self._is_recomputing = False
 
     @classmethod
-    def restore(cls, loaded: Decodable, requests: Sequence[GenerationRequest], state: Mapping[str, Any]) -> RowBatch:
-        """The batch that ``state`` was taken from: with the same weights it goes on to the same bits.
-
-        ``requests`` are those it was made with, in their order.
-        """
-        batch = cls(loaded, requests)
-        if [r.id for r in requests] != state["requests"]:
-            raise DataError(
-                f"a saved batch continues with the requests it was made of; it has {len(state['requests'])}, from "
-                f"{state['requests'][0]!r} on, and was given {len(requests)}, from {requests[0].id!r} on: "
-                "give those of the checkpoint"
-            )
-        batch._step = int(state["step"])
-        for name in _ARRAYS:
-            setattr(batch, f"_{name}", state[name].numpy().copy())
-        batch._host.restore(state["host"])
-        batch._device.restore(state["device"])
-        if batch._routes is not None:
-            batch._routes.restore(state["routes"])
+    def of(cls, loaded: Decodable, requests: Sequence[GenerationRequest]) -> RowBatch:
+        """A batch that begins with these requests."""
+        routers = find_routers(loaded.model) if any(r.routing for r in requests) else None
+        batch = cls(loaded, routers)
+        batch.join(requests)
         return batch
 
-    def _find_finished(self, first: int) -> None:
-        """Rows that sampled an end-of-sequence id, or reached their limit, in the tokens since ``first``."""
-        rows = self._rows[~self._done[self._rows]]
-        ended = np.isin(self._host.ids[rows, first : self._step], self._eos)
-        ended &= np.arange(first, self._step)[None, :] < self._limits[rows, None]
-        stopped = ended.any(axis=1)
-        length = np.where(stopped, first + ended.argmax(axis=1) + 1, np.minimum(self._step, self._limits[rows]))
-        self._lengths[rows] = length
-        self._stopped[rows] = stopped
-        self._done[rows] = stopped | (length >= self._limits[rows])
+    @property
+    def drafts(self) -> list[Draft]:
+        """Those that have not ended."""
+        return [draft for draft in self._drafts if not draft.is_done]
 
-    def _check_finite(self, first: int) -> None:
-        """Refuse tokens drawn from logits that are not numbers, naming the first; what follows an end is no token."""
-        real = np.arange(first, self._step)[None, :] < self._lengths[self._rows, None]
-        wrong = real & ~np.isfinite(self._host.logp[self._rows, first : self._step])
-        if not wrong.any():
-            return
-        row, step = np.argwhere(wrong)[0]
-        asked = self._requests[self._rows[row]]
-        raise NonFiniteError(
-            f"logits must be finite; request {asked.id!r} has NaN or infinity at position "
-            f"{first + step} of its completion, made by version {self._host.versions[first + step]}: "
+    def join(self, requests: Sequence[GenerationRequest]) -> None:
+        """Let these be read in the next block, together."""
+        self._leave()
+        shape = None if self._routers is None else self._routers.shape
+        self._drafts += [Draft(request, shape) for request in requests]
+
+    def recompute(self) -> None:
+        """Forget the caches of all rows: the next block computes them anew, at the cost of a pass."""
+        self._leave()
+        self._device, self._is_recomputing = None, bool(self._drafts)
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._drafts, self._device, self._is_recomputing = [], None, False
+
+    @torch.inference_mode()
+    def advance(self, version: int, most: int) -> Advance:
+        """Draw up to ``most`` tokens a row with the weights as they are, which have this version."""
+        drafts, num_read = self._drafts, self._num_read
+        steps = min(most, max(draft.num_left for draft in drafts if not draft.is_done))
+        if self._routers is None or all(draft.experts is None for draft in drafts):
+            drawn = self._draw(steps)
+        else:
+            with self._routers.recording() as chosen:
+                drawn = self._draw(steps)
+            hand_out(chosen, drafts[:num_read], drafts[num_read:])
+        for draft in drafts[num_read:]:
+            draft.cached = version
+        ended = self._take(on_host(drawn), version)
+        passes, self._is_recomputing = steps + self._is_recomputing, False
+        self._compact()
+        return Advance(passes, ended)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that ``restore`` needs: numbers, strings, host tensors, requests and completions."""
+        return {
+            "drafts": [
+                {
+                    "request": replace(draft.request, so_far=draft.completion() if draft.count else None),
+                    "cached": draft.cached,
+                    "has_stopped": draft.has_stopped,
+                    "has_left": draft.has_left,
+                }
+                for draft in self._drafts
+            ],
+            "device": None if self._device is None else self._device.state(),
+            "is_recomputing": self._is_recomputing,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become the batch that ``state`` was taken from: with the same weights it goes on to the same bits."""
+        self.clear()
+        self.join([saved["request"] for saved in state["drafts"]])
+        for draft, saved in zip(self._drafts, state["drafts"], strict=True):
+            for name in ("cached", "has_stopped", "has_left"):
+                setattr(draft, name, saved[name])
+        self._device = None if state["device"] is None else DeviceRows.restore(self._loaded, state["device"])
+        self._is_recomputing = bool(state["is_recomputing"])
+
+    @property
+    def _num_read(self) -> int:
+        return 0 if self._device is None else len(self._device)
+
+    def _draw(self, steps: int) -> list[Sampled]:
+        """``steps`` tokens a row. Rows that are read now draw their first apart from the others, then they join."""
+        drafts, num_read = self._drafts, self._num_read
+        seeds = np.array([draft.seed for draft in drafts], dtype=np.uint64)
+        numbers = uniforms(seeds, np.array([draft.count for draft in drafts]), steps)
+        top_k = max(draft.request.top_k for draft in drafts)
+        unread = drafts[num_read:]
+        if not unread:
+            assert self._device is not None, "rows stand on the device or are read now"
+            return self._device.decode(numbers, top_k)
+        fresh = DeviceRows(self._loaded, [d.prefix for d in unread], [d.request.temperature for d in unread])
+        if self._device is None:
+            self._device = fresh
+            return fresh.decode(numbers, top_k)
+        first = self._device.decode(numbers[:num_read, :1], top_k) + fresh.decode(numbers[num_read:, :1], top_k)
+        self._device.join(fresh)
+        return [joined(first), *self._device.decode(numbers[:, 1:], top_k)]
+
+    def _take(self, block: Block, version: int) -> list[Draft]:
+        """Give every draft its tokens: up to its limit, or an end-of-sequence id; those that ended."""
+        steps = block.ids.shape[1]
+        alive = np.array([not draft.is_done for draft in self._drafts])
+        room = np.array([min(draft.num_left, steps) for draft in self._drafts])
+        ends: NDArray[np.bool_] = np.isin(block.ids, self._eos) & (np.arange(steps) < room[:, None])
+        has_end: NDArray[np.bool_] = np.asarray(ends.any(axis=1))
+        count = np.where(alive, np.where(has_end, ends.argmax(axis=1) + 1, room), 0)
+        wrong = np.argwhere((np.arange(steps) < count[:, None]) & ~np.isfinite(block.logp))
+        if len(wrong):
+            raise self._not_finite(int(wrong[0, 0]), int(wrong[0, 1]), version)
+        for row in np.flatnonzero(alive).tolist():
+            draft = self._drafts[row]
+            draft.take(block, row, int(count[row]), version)
+            draft.has_stopped = bool(has_end[row])
+        return [self._drafts[row] for row in np.flatnonzero(alive).tolist() if self._drafts[row].is_done]
+
+    def _not_finite(self, row: int, step: int, version: int) -> NonFiniteError:
+        draft = self._drafts[row]
+        return NonFiniteError(
+            f"logits must be finite; request {draft.request.id!r} has NaN or infinity at position "
+            f"{draft.count + step} of its completion, made by version {version}: "
             "look at the weights published last, or lower the learning rate",
-            rollout_id=asked.id,
+            rollout_id=draft.request.id,
         )
 
     def _compact(self) -> None:
-        """Drop finished rows from the device when enough have finished."""
-        alive = ~self._done[self._rows]
-        if alive.any() and alive.mean() <= _COMPACT_AT:
-            self._device.keep(np.flatnonzero(alive))
-            self._rows = self._rows[alive]
+        """Let those that ended leave when they are enough."""
+        num_alive = sum(not draft.is_done for draft in self._drafts)
+        if num_alive <= _COMPACT_AT * len(self._drafts):
+            self._leave()
+
+    def _leave(self) -> None:
+        """Let all that ended leave."""
+        kept = [row for row, draft in enumerate(self._drafts) if not draft.is_done]
+        if len(kept) == len(self._drafts):
+            return
+        rows = [row for row in kept if row < self._num_read]
+        if not rows:
+            self._device = None
+        elif self._device is not None and len(rows) < len(self._device):
+            self._device.keep(np.array(rows))
+        self._drafts = [self._drafts[row] for row in kept]
+        self._is_recomputing = self._is_recomputing and bool(kept)

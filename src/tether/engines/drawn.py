@@ -1,8 +1,10 @@
-"""The tokens drawn so far, on the host, with the version that made each."""
+"""What was drawn, on the host: a block of tokens of all rows, and a completion in the making."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,56 +12,121 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tether.engines.sampling import Sampled
-from tether.records import Completion
+from tether.models.routers import RoutingShape
+from tether.ports import GenerationRequest
+from tether.records import NO_EXPERT, Completion, Finish
 
-_ARRAYS = ("ids", "logp", "entropy", "versions", "top_k_ids", "top_k_logp")
+
+class Block(NamedTuple):
+    """Tokens of all rows, ``[B, n]``; alternatives are ``[B, n, k]``."""
+
+    ids: NDArray[np.int64]
+    logp: NDArray[np.float32]
+    entropy: NDArray[np.float32]
+    top_k_ids: NDArray[np.int64] | None
+    top_k_logp: NDArray[np.float32] | None
 
 
-class HostTokens:
-    """The tokens of a batch on the host, ``[N, L]`` with a row for every request."""
+def on_host(drawn: Sequence[Sampled]) -> Block:
+    """Copy what was drawn step by step from the device."""
+    top_k = drawn[0].top_k_ids is not None
+    return Block(
+        _stacked([step.ids for step in drawn]),
+        _stacked([step.logp for step in drawn]),
+        _stacked([step.entropy for step in drawn]),
+        _stacked([step.top_k_ids for step in drawn]) if top_k else None,
+        _stacked([step.top_k_logp for step in drawn]) if top_k else None,
+    )
 
-    def __init__(self, num_rows: int, num_tokens: int, top_k: int) -> None:
-        self.top_k = top_k
-        self.ids: NDArray[np.int32] = np.zeros((num_rows, num_tokens), dtype=np.int32)
-        self.logp: NDArray[np.float32] = np.zeros((num_rows, num_tokens), dtype=np.float32)
-        self.entropy: NDArray[np.float32] = np.zeros((num_rows, num_tokens), dtype=np.float32)
-        self.versions: NDArray[np.int32] = np.zeros(num_tokens, dtype=np.int32)
-        self.top_k_ids: NDArray[np.int32] = np.zeros((num_rows, num_tokens, top_k), dtype=np.int32)
-        self.top_k_logp: NDArray[np.float32] = np.zeros((num_rows, num_tokens, top_k), dtype=np.float32)
 
-    def take(self, rows: NDArray[np.int64], first: int, version: int, drawn: Sequence[Sampled]) -> None:
-        """Copy one block of tokens of the given rows from the device."""
-        window = slice(first, first + len(drawn))
-        self.versions[window] = version
-        self.ids[rows, window] = torch.stack([d.ids for d in drawn], dim=1).cpu().numpy()
-        self.logp[rows, window] = torch.stack([d.logp for d in drawn], dim=1).cpu().numpy()
-        self.entropy[rows, window] = torch.stack([d.entropy for d in drawn], dim=1).cpu().numpy()
-        if self.top_k:
-            self.top_k_ids[rows, window] = torch.stack([_known(d.top_k_ids) for d in drawn], dim=1).cpu().numpy()
-            self.top_k_logp[rows, window] = torch.stack([_known(d.top_k_logp) for d in drawn], dim=1).cpu().numpy()
+class Draft:
+    """A completion in the making: its request, its tokens so far, and where they came from."""
 
-    def completion(self, row: int, length: int, stopped: bool, top_k: int) -> Completion:
-        """One row, cut to its length and to the alternatives its request asked for."""
-        return Completion(
-            token_ids=self.ids[row, :length].copy(),
-            logp=self.logp[row, :length].copy(),
-            entropy=self.entropy[row, :length].copy(),
-            version=self.versions[:length].copy(),
-            finish="stop" if stopped else "length",
-            top_k_ids=self.top_k_ids[row, :length, :top_k].copy() if top_k else None,
-            top_k_logp=self.top_k_logp[row, :length, :top_k].copy() if top_k else None,
+    def __init__(self, request: GenerationRequest, routing: RoutingShape | None) -> None:
+        limit, length = request.max_tokens, len(request.prompt_ids)
+        self.request = request
+        self.seed = request.seed & 0xFFFF_FFFF_FFFF_FFFF
+        self.count = 0
+        self.cached = -1
+        """Version that computed the oldest entry of its cache."""
+        self.has_stopped = False
+        self.has_left = False
+        """Whether nobody waits for it any more."""
+        self._ids: NDArray[np.int32] = np.empty(limit, np.int32)
+        self._logp: NDArray[np.float32] = np.empty(limit, np.float32)
+        self._entropy: NDArray[np.float32] = np.empty(limit, np.float32)
+        self._version: NDArray[np.int32] = np.empty(limit, np.int32)
+        self._cached: NDArray[np.int32] = np.empty(limit, np.int32)
+        self._top_k_ids: NDArray[np.int32] = np.empty((limit, request.top_k), np.int32)
+        self._top_k_logp: NDArray[np.float32] = np.empty((limit, request.top_k), np.float32)
+        self.experts: Tensor | None = None
+        """``[P + limit, layers, k]``, where the request asks; ``NO_EXPERT`` where none is known yet."""
+        if request.routing and routing is not None:
+            shape = (length + limit, routing.num_layers, routing.k)
+            self.experts = torch.full(shape, NO_EXPERT, dtype=routing.dtype)
+        if request.so_far is not None:
+            self._begin_with(request.so_far)
+
+    @property
+    def num_left(self) -> int:
+        """Most tokens that may still come."""
+        return self.request.max_tokens - self.count
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more is drawn for it."""
+        return self.has_stopped or self.has_left or self.num_left == 0
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """Everything the next token follows."""
+        return (*self.request.prompt_ids, *self._ids[: self.count].tolist())
+
+    def take(self, block: Block, row: int, count: int, version: int) -> None:
+        """The first ``count`` tokens of a row of the block."""
+        into = slice(self.count, self.count + count)
+        self._ids[into] = block.ids[row, :count]
+        self._logp[into] = block.logp[row, :count]
+        self._entropy[into] = block.entropy[row, :count]
+        self._version[into] = version
+        self._cached[into] = self.cached
+        if (k := self.request.top_k) and block.top_k_ids is not None and block.top_k_logp is not None:
+            self._top_k_ids[into] = block.top_k_ids[row, :count, :k]
+            self._top_k_logp[into] = block.top_k_logp[row, :count, :k]
+        self.count += count
+
+    def completion(self) -> Completion:
+        """The tokens so far; ``interrupted`` unless it has ended by itself."""
+        count, asked = self.count, self.request
+        finish: Finish = "stop" if self.has_stopped else "interrupted" if self.num_left else "length"
+        made = Completion(
+            token_ids=self._ids[:count].copy(),
+            logp=self._logp[:count].copy(),
+            entropy=self._entropy[:count].copy(),
+            version=self._version[:count].copy(),
+            finish=finish,
+            top_k_ids=self._top_k_ids[:count].copy() if asked.top_k else None,
+            top_k_logp=self._top_k_logp[:count].copy() if asked.top_k else None,
         )
+        if (self._cached[:count] != self._version[:count]).any():
+            made = replace(made, cached_version=self._cached[:count].copy())
+        if self.experts is None:
+            return made
+        experts = self.experts[: len(asked.prompt_ids) + count].clone()
+        if count:  # a row that ended inside a block ran on, and has read its last token; others have not
+            experts[-1] = NO_EXPERT
+        return replace(made, experts=experts.numpy())
 
-    def state(self) -> dict[str, Tensor]:
-        """Everything, copied."""
-        return {name: torch.from_numpy(getattr(self, name).copy()) for name in _ARRAYS}
+    def _begin_with(self, made: Completion) -> None:
+        self.count = count = len(made)
+        self._ids[:count], self._logp[:count], self._entropy[:count] = made.token_ids, made.logp, made.entropy
+        self._version[:count] = made.version
+        self._cached[:count] = made.version if made.cached_version is None else made.cached_version
+        if (k := self.request.top_k) and made.top_k_ids is not None and made.top_k_logp is not None:
+            self._top_k_ids[:count], self._top_k_logp[:count] = made.top_k_ids[:, :k], made.top_k_logp[:, :k]
+        if self.experts is not None and made.experts is not None:
+            self.experts[: len(made.experts)] = torch.from_numpy(made.experts.astype(np.int16))
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take what ``state`` gave for as many rows and tokens."""
-        for name in _ARRAYS:
-            getattr(self, name)[...] = state[name].numpy()
 
-
-def _known(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None, "alternatives were asked for"
-    return tensor
+def _stacked(steps: Sequence[Tensor | None]) -> NDArray[Any]:
+    return torch.stack([step for step in steps if step is not None], dim=1).cpu().numpy()

@@ -44,8 +44,9 @@ class Sampled(NamedTuple):
     top_k_logp: Tensor | None
 
 
-def uniforms(seeds: NDArray[np.uint64], start: int, count: int) -> NDArray[np.float64]:
-    """``[B, count]`` numbers in [0, 1) for positions ``start .. start + count - 1`` of each seed.
+def uniforms(seeds: NDArray[np.uint64], start: NDArray[np.int64] | int, count: int) -> NDArray[np.float64]:
+    """``[B, count]`` numbers in [0, 1) for positions ``start .. start + count - 1`` of each seed; ``start`` may be one
+    for all, or ``[B]``.
 
     The counter mode of splitmix64 (Steele, Lea, Flood 2014) on a mixed seed, so that neighbouring seeds share nothing;
     the upper 53 bits become the mantissa.
@@ -54,8 +55,9 @@ def uniforms(seeds: NDArray[np.uint64], start: int, count: int) -> NDArray[np.fl
     >>> both.shape, bool((both[1, 1:] == uniforms(np.array([8], dtype=np.uint64), 1, 2)[0]).all())
     ((2, 3), True)
     """
-    counters = np.arange(start + 1, start + count + 1, dtype=np.uint64)
-    bits = _mix(_mix(seeds)[:, None] + counters[None, :] * _GOLDEN)
+    first: NDArray[np.uint64] = np.asarray(start, dtype=np.uint64).reshape(-1, 1)
+    steps: NDArray[np.uint64] = np.arange(1, count + 1, dtype=np.uint64)
+    bits = _mix(_mix(seeds)[:, None] + (first + steps) * _GOLDEN)
     return (bits >> np.uint64(11)).astype(np.float64) * _TO_UNIT
 
 
@@ -79,7 +81,7 @@ def sample(
     lot = max(1, _LOT // logits.shape[1])
     if logits.device.type == "cpu" and len(logits) > lot:
         lots = zip(*(torch.split(given, lot) for given in (logits, temperature, uniform)), strict=True)
-        return _joined([sample(x, t, u, top_k, may_be_greedy=may_be_greedy) for x, t, u in lots])
+        return joined([sample(x, t, u, top_k, may_be_greedy=may_be_greedy) for x, t, u in lots])
     greedy = temperature == 0 if may_be_greedy else None
     scale = temperature if greedy is None else torch.where(greedy, 1.0, temperature)
     logp = torch.log_softmax(logits.float() / scale[:, None], dim=-1)
@@ -94,7 +96,7 @@ def sample(
     return Sampled(ids, chosen, entropy, top_ids, top_logp)
 
 
-def _joined(parts: Sequence[Sampled]) -> Sampled:
+def joined(parts: Sequence[Sampled]) -> Sampled:
     """The rows of all parts, one after the other."""
     top_ids = [part.top_k_ids for part in parts if part.top_k_ids is not None]
     top_logp = [part.top_k_logp for part in parts if part.top_k_logp is not None]

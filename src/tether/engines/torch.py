@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch as th
 from torch import Tensor
 
 from tether.engines.attention import use_grouped_attention
+from tether.engines.busy import Busy
 from tether.engines.decoding import RowBatch
+from tether.engines.requests import Servable
 from tether.engines.rows import Decodable
-from tether.errors import ConfigError, DataError, ModelError
+from tether.engines.sequence import check_follows, is_same
+from tether.engines.stream import Pace, Stream
+from tether.errors import ConfigError, ModelError
 from tether.models.loading import DTYPES, load_model
-from tether.models.routers import routing_of
-from tether.ports import Clock, EngineCapabilities, GenerationRequest, Publication, WeightStore
+from tether.models.routers import find_routers, routing_of
+from tether.ports import Clock, EngineCapabilities, GenerationRequest, InFlight, Publication, WeightStore
 from tether.records import Completion
 from tether.registry import ENGINES
 
@@ -26,10 +30,10 @@ from tether.registry import ENGINES
 class Torch:
     """Batched sampling with a key-value cache, in this process.
 
-    Its own copy of the model, in its own number format, decodes ``max_rows`` completions together and gives way to
-    the other parts every ``yield_every`` tokens; weights may change there, inside a completion (not in the regimes of
-    this version, which load only between generations). The cache is kept
-    then: a token's version is that of the weights that made its logits, the cached keys before it may be older.
+    Its own copy of the model, in its own number format, decodes up to ``max_rows`` completions together, which join
+    and leave between blocks of ``yield_every`` tokens. There it gives way to the other parts, and weights may change
+    inside a completion; its cache is kept then, or computed anew, as the load says. A token's version is that of the
+    weights that made its logits; the cached keys that it was sampled over may be older, and ``cached_version`` says so.
 
     >>> Torch(max_tokens=16).dtype
     'bfloat16'
@@ -46,9 +50,9 @@ class Torch:
     max_tokens: int = 32
     """Most tokens of a completion; one that reaches it ends with ``finish = "length"``."""
     max_rows: int = 512
-    """Most completions decoded together; more are decoded one lot after the other."""
+    """Most completions decoded together; more wait until rows are free."""
     yield_every: int = 8
-    """Tokens decoded between two moments at which weights may change."""
+    """Tokens decoded between two moments at which weights may change and completions join."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -68,20 +72,6 @@ class Torch:
         return TorchEngine(load_model(source, dtype=self.dtype, device=device), self, store=store, clock=clock)
 
 
-@dataclass(slots=True)
-class _Flight:
-    """A generation under way."""
-
-    done: dict[int, Completion] = field(default_factory=dict)
-    """By the number of the request."""
-    num_lots: int = 0
-    """Lots of rows that are done."""
-    batch: RowBatch | None = None
-    """The lot being decoded."""
-    until_s: float | None = None
-    """When the tokens decoded last are due."""
-
-
 class TorchEngine:
     """A ``RolloutEngine`` around a model that is ready: loaded, on its device, in the engine's number format."""
 
@@ -89,122 +79,119 @@ class TorchEngine:
         self._loaded = loaded
         self._options = options
         self._store = store
-        self._clock = clock
-        self._version = -1
-        self._flights: list[_Flight] = []
+        self._held: Publication | None = None
+        self._busy = Busy()
         loaded.model.eval().requires_grad_(False)
         use_grouped_attention(loaded.model)
-        self._routing = routing_of(loaded.model)
+        routing = routing_of(loaded.model)
+        self._servable = Servable(
+            vocabulary=int(loaded.model.get_input_embeddings().num_embeddings),
+            context=loaded.context,
+            eos_ids=tuple(loaded.eos_ids),
+            routing=routing,
+        )
+        self._stream = Stream(
+            RowBatch(loaded, None if routing is None else find_routers(loaded.model)),
+            Pace(max_rows=options.max_rows, yield_every=options.yield_every),
+            clock=clock,
+            version=lambda: self.version,
+            busy=self._busy,
+        )
 
     @property
     def capabilities(self) -> EngineCapabilities:
         """Everything: it sees the logits, and the routers if the model has some of a form that is known."""
-        routing = self._routing is not None
+        routing = self._servable.routing is not None
         return EngineCapabilities(logp="processed", entropy=True, top_k=True, token_versions=True, routing=routing)
 
     @property
     def version(self) -> int:
         """Version of the weights it holds; -1 before the first load."""
-        return self._version
+        return -1 if self._held is None else self._held.version
 
-    async def generate(
-        self, requests: Sequence[GenerationRequest], flight: Mapping[str, Any] | None = None
-    ) -> list[Completion]:
-        """Sample one completion a request, in the order asked; rows of like length are decoded together.
+    @property
+    def busy_s(self) -> float:
+        """Real seconds of forward passes and loads so far."""
+        return self._busy.seconds
 
-        With a ``flight`` of the same requests it goes on, to the last bit, from where that stood.
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Sample one completion together with all others that are under way; it joins them between two blocks.
+
+        An error ends all that are under way, and every caller hears of it.
         """
-        vocabulary = int(self._loaded.model.get_input_embeddings().num_embeddings)
+        self._servable.check(request)
+        return await self._stream.ask(request)
+
+    async def answer(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """Sample one completion a request, in the order asked, at once: no time passes and nobody else runs.
+
+        Rows of like length are decoded together; those under way do not notice.
+        """
         for request in requests:
-            self._check(request, vocabulary)
+            self._servable.check(request)
         order = sorted(range(len(requests)), key=lambda i: len(requests[i].prompt_ids))
-        lots = [order[start : start + self._options.max_rows] for start in range(0, len(order), self._options.max_rows)]
-        under_way = _Flight() if flight is None else self._reopened(flight, requests, lots)
-        self._flights.append(under_way)
-        try:
-            for picked in lots[under_way.num_lots :]:
-                if under_way.batch is None:
-                    under_way.batch = RowBatch(self._loaded, [requests[i] for i in picked])
-                completions = await self._decode(under_way, under_way.batch)
-                under_way.done |= zip(picked, completions, strict=True)
-                under_way.num_lots += 1
-                under_way.batch = None
-        finally:
-            self._flights.remove(under_way)
-        return [under_way.done[i] for i in range(len(requests))]
+        done: dict[int, Completion] = {}
+        with self._busy:
+            for start in range(0, len(order), self._options.max_rows):
+                picked = order[start : start + self._options.max_rows]
+                batch = RowBatch.of(self._loaded, [requests[i] for i in picked])
+                drafts = batch.drafts
+                while batch.drafts:
+                    batch.advance(self.version, self._options.yield_every)
+                done |= {i: draft.completion() for i, draft in zip(picked, drafts, strict=True)}
+        return [done[i] for i in range(len(requests))]
 
-    def in_flight(self) -> Mapping[str, Any] | None:
-        """Tokens so far, versions, cache and composition of the one generation under way."""
-        if len(self._flights) != 1 or (flight := self._flights[0]).batch is None:
-            return None
-        lots = {"num_lots": flight.num_lots, "done": flight.done}
-        return {**lots, "until_s": flight.until_s, "batch": flight.batch.state()}
-
-    async def load(self, publication: Publication) -> str:
+    async def load(self, publication: Publication, in_flight: InFlight = "finish") -> str:
         """Copy a published version into the model, whole or not at all; return the fingerprint of what was received.
 
-        There is no point inside at which other parts run, so no token sees half of it.
+        There is no point inside the copy at which other parts run, so no token sees half of it. What is due of the
+        block before comes to its callers as it was sampled. The publication that is held may come again, and what is
+        under way goes on.
         """
-        from tether.models.fingerprint import fingerprint
-
-        received = self._store.fetch(publication)
-        arrived = fingerprint(received)
-        if arrived != publication.fingerprint:
-            raise ModelError(
-                f"received weights must be those of the publication; version {publication.version} was announced as "
-                f"{publication.fingerprint} and arrived as {arrived}: the engine keeps version {self._version}"
-            )
-        targets = self._match(received)
-        with th.no_grad():
-            for name, target in targets.items():
-                target.copy_(received[name])
-        self._version = publication.version
+        check_follows(self._held, publication)
+        if self._held is None or is_same(self._held, publication):
+            return self._take(publication)
+        if in_flight == "finish":
+            with self._stream.held():
+                await self._stream.drained()
+                return self._take(publication)
+        arrived = self._take(publication)
+        if in_flight == "recompute":
+            self._stream.recompute()
+        elif in_flight == "restart":
+            self._stream.interrupt()
         return arrived
 
-    async def _decode(self, flight: _Flight, batch: RowBatch) -> list[Completion]:
-        if flight.until_s is not None:  # it goes on from a checkpoint, inside a block of tokens
-            await self._clock.until(flight.until_s)
-        while not batch.is_finished:
-            steps = batch.advance(self._version, self._options.yield_every)
-            flight.until_s = self._clock.due("generate_token", float(steps))
-            await self._clock.until(flight.until_s)
-        flight.until_s = None
-        return batch.completions()
+    async def progress(self) -> Mapping[str, Completion]:
+        """Tokens so far of all that is under way; of one that has ended and is not due yet, all but the last."""
+        return self._stream.progress()
 
-    def _reopened(
-        self, state: Mapping[str, Any], requests: Sequence[GenerationRequest], lots: Sequence[Sequence[int]]
-    ) -> _Flight:
-        picked = lots[state["num_lots"]]
-        batch = RowBatch.restore(self._loaded, [requests[i] for i in picked], state["batch"])
-        return _Flight(dict(state["done"]), state["num_lots"], batch, state["until_s"])
+    def in_flight(self) -> Mapping[str, Any]:
+        """Rows with their caches, who waits for one, and when the last block is due."""
+        return self._stream.state()
 
-    def _check(self, request: GenerationRequest, vocabulary: int) -> None:
-        """Refuse a request that cannot be served, before any work."""
-        name, length = f"request {request.id!r}", len(request.prompt_ids)
-        if not length:
-            raise DataError(f"a prompt must have at least one token; {name} has none")
-        lowest, highest = min(request.prompt_ids), max(request.prompt_ids)
-        if lowest < 0 or highest >= vocabulary:
-            raise DataError(
-                f"prompt ids must lie in 0 .. {vocabulary - 1}; {name} has {lowest} .. {highest}: "
-                "encode it with the tokenizer of this model"
-            )
-        if request.max_tokens < 1:
-            raise DataError(f"max_tokens must be at least 1; {name} asks for {request.max_tokens}")
-        if length + request.max_tokens > self._loaded.context:
-            raise DataError(
-                f"prompt and completion must fit the context of {self._loaded.context} tokens; {name} has {length} + "
-                f"{request.max_tokens}: shorten the prompt or lower engine.max_tokens"
-            )
-        if not (math.isfinite(request.temperature) and request.temperature >= 0):
-            raise DataError(f"temperature must be finite and at least 0; {name} has {request.temperature}")
-        if not 0 <= request.top_k <= vocabulary:
-            raise DataError(f"top_k must lie in 0 .. {vocabulary}; {name} asks for {request.top_k}")
-        if request.routing and self._routing is None:
-            raise DataError(
-                f"routes are reported of a model that has routers of a form that is known; {name} asks for them: "
-                "take a mixture of experts, or no replay"
-            )
+    def restore(self, flight: Mapping[str, Any]) -> None:
+        """Take up a flight; it goes on once every request of it has come again."""
+        self._stream.restore(flight)
+
+    def _take(self, publication: Publication) -> str:
+        from tether.models.fingerprint import fingerprint
+
+        check_follows(self._held, publication)
+        with self._busy:
+            received = self._store.fetch(publication)
+            arrived = fingerprint(received)
+            if arrived != publication.fingerprint:
+                raise ModelError(
+                    f"received weights must be those of the publication; version {publication.version} was announced "
+                    f"as {publication.fingerprint} and arrived as {arrived}: the engine keeps version {self.version}"
+                )
+            targets = self._match(received)
+            with th.no_grad():
+                for name, target in targets.items():
+                    target.copy_(received[name])
+        self._held = publication
+        return arrived
 
     def _match(self, received: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Every received name with the tensor it goes to; an error unless all tensors are met, in their shape.

@@ -98,7 +98,7 @@ class Evaluator:
         """Load the weights if they are new, sample every prompt once, judge."""
         if version != self._engine.version:
             await self._engine.load(self._store.publish(version, weights))
-        completions = await self._engine.generate(self._requests)
+        completions = await self._engine.answer(self._requests)
         judged = zip(self._requests, self._prompts, completions, strict=True)
         return Evaluation(
             version=self._engine.version,

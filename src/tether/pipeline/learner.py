@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,12 @@ from tether.models.loading import LoadedModel
 from tether.models.sharing import PromptSharing
 from tether.pipeline.capture import LEARNER_FILE, Captured, HostCopies, write_model
 from tether.pipeline.masking import check_masks
+from tether.pipeline.old_policy import OldPolicy
 from tether.pipeline.packing import Step
 from tether.pipeline.routing import with_routes
 from tether.pipeline.sampled import check_sampled
 from tether.pipeline.scoring import Scorer, Scores
+from tether.pipeline.spanning import spanning_metrics
 from tether.pipeline.trainer import StepReport, Trainer
 from tether.pipeline.writing import Into, ThreadWriting, Writing
 from tether.ports import Publication, WeightStore
@@ -50,11 +52,19 @@ class Learner(Protocol):
         ...
 
     async def step(self, step: Step) -> StepReport:
-        """Train on a step."""
+        """Train on a batch: as many updates as one serves, told as one."""
         ...
 
     async def publish(self, live: int | None = None) -> Publication:
         """Put the weights of this moment into the store; no token still to be trained on is older than ``live``."""
+        ...
+
+    async def old_publications(self) -> tuple[Publication, ...]:
+        """What an evaluator of old log-probs must hold, the oldest first; nothing without one."""
+        ...
+
+    async def acquire(self, rollouts: Sequence[Rollout], alive: Collection[str]) -> None:
+        """Score what must be scored before the next update, and forget rollouts whose ids are not ``alive``."""
         ...
 
     async def score(
@@ -99,6 +109,10 @@ class LocalLearner:
     """In which the model is saved."""
     token_budget: int
     """Padded tokens of one forward pass."""
+    updates_per_batch: int = 1
+    """Updates that a step makes."""
+    old: OldPolicy | None = None
+    """How old log-probs are acquired, if they are."""
     routing: Routing | None = None
     """Whether every pass of the policy takes the engine's routes."""
     published: Publication | None = None
@@ -122,23 +136,38 @@ class LocalLearner:
         return self.trainer.policy.apart_because
 
     async def step(self, step: Step) -> StepReport:
-        """Train on a step."""
+        """Train on a batch: as many updates as one serves, told as one."""
         check_sampled(step)
         step = with_routes(step, self.routing, self.trainer.policy)
-        report = self.trainer.step(step)
-        if self.routing is None or not report.updated:
+        if self.old is not None:
+            step = self.old.laid(step, self.trainer.updates)
+        report = self.trainer.step(step, self.updates_per_batch)
+        if not report.updated:
             return report
-        num_tokens = sum(row.num_tokens for row in step.rows)
-        unrouted = Metric(step.num_unrouted / num_tokens, "mean", float(num_tokens))
-        return replace(report, metrics={**report.metrics, "replay/unrouted_fraction": unrouted})
+        told = spanning_metrics([row.rollout for row in step.rows]) | ({} if self.old is None else self.old.told())
+        if self.routing is not None:
+            num_tokens = sum(row.num_tokens for row in step.rows)
+            told["replay/unrouted_fraction"] = Metric(step.num_unrouted / num_tokens, "mean", float(num_tokens))
+        return replace(report, metrics={**report.metrics, **told})
 
     async def publish(self, live: int | None = None) -> Publication:
         """Put the weights of this moment into the store."""
+        if self.old is not None:
+            self.old.published(self.trainer.updates, live)
         self.previous, self.published = (
             self.published,
             self.store.publish(self.trainer.updates, self.trainer.policy.weights()),
         )
         return self.published
+
+    async def old_publications(self) -> tuple[Publication, ...]:
+        """What an evaluator of old log-probs must hold."""
+        return () if self.old is None else self.old.publications
+
+    async def acquire(self, rollouts: Sequence[Rollout], alive: Collection[str]) -> None:
+        """Score what must be scored before the next update."""
+        if self.old is not None:
+            self.old.acquire(rollouts, alive, self.trainer.updates)
 
     async def score(
         self, rollouts: Sequence[Rollout], publication: Publication, temperature: float, *, formats: bool = True
@@ -173,7 +202,12 @@ class LocalLearner:
             "fingerprint": self.published.fingerprint,
             "weights": dict(self.store.fetch(self.published)),  # nobody changes what was published
         }
-        state = {"trainer": copies(self.trainer.state()), "random": _random_state(), "published": published}
+        state = {
+            "trainer": copies(self.trainer.state()),
+            "random": _random_state(),
+            "published": published,
+            "old": None if self.old is None else self.old.state(),  # nor what was kept of past versions
+        }
         model = copies.model(self.loaded.model)
         return Captured(loaded=replace(self.loaded, model=model), dtype=self.dtype, state=state)
 
@@ -186,6 +220,8 @@ class LocalLearner:
         state = torch.load(folder / LEARNER_FILE, map_location="cpu", weights_only=True)
         self.trainer.restore(state["trainer"])
         _set_random_state(state["random"])
+        if self.old is not None:
+            self.old.restore(state["old"])
         held = state["published"]
         self.published = self.store.publish(held["version"], held["weights"])
         if self.published.fingerprint != held["fingerprint"]:

@@ -13,9 +13,12 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
 
 from tether.core.advantage import Advantage
-from tether.errors import NonFiniteError
+from tether.errors import NonFiniteError, StalledError
 from tether.journal.ledger import Ledger
 from tether.journal.spans import PUBLICATIONS, QUEUE, TRAINER
 from tether.models.sharing import PromptSharing
@@ -32,6 +35,7 @@ from tether.pipeline.stopwatch import Stopwatch
 from tether.pipeline.trainer import StepReport
 from tether.records import Group, Prompt, Rollout
 
+T = TypeVar("T")
 AfterStep = Callable[[int, Step, StepReport, Standing], Awaitable[None]]
 Between = Callable[[int], Awaitable[None]]
 Dump = Callable[[Sequence[Row], NonFiniteError], NonFiniteError]
@@ -126,6 +130,7 @@ class Loops:
         rolling.pool.restore(state.pool)
         rolling.streaks = state.streaks
         rolling.timeline.restore(state.waits)
+        self.publisher.loads.clear()
         self.publisher.loads.extend(state.loads)
 
     async def feed(self) -> None:
@@ -171,7 +176,7 @@ class Loops:
         await clock.quiet()  # the others stand where they stood: a run that goes on is as one that never stopped
         for number in range(self.done + 1, self.steps + 1):
             with timeline.waiting("data"):
-                step = await self.packed.get()
+                step = await self._patiently("a batch", self.packed.get)
             used_s, updates = clock.now(), self.learner.updates
             try:
                 report = await self.watch.timing("train", self.learner.step(step))
@@ -188,11 +193,29 @@ class Loops:
             await clock.quiet()
             await between(number)
 
+    async def _patiently(self, what: str, wait: Callable[[], Awaitable[T]]) -> T:
+        """Await something for as long as rollouts come to an end meanwhile."""
+        faults = self.rolling.faults
+        while True:
+            num_over = self.rolling.num_over
+            try:
+                async with asyncio.timeout(faults.rollout_s + faults.reward_s):
+                    return await wait()
+            except TimeoutError:
+                if self.rolling.num_over > num_over:
+                    continue
+                buffer = self.rolling.buffer
+                raise StalledError(
+                    f"the trainer waited {faults.rollout_s + faults.reward_s:g} seconds (faults.rollout_s + reward_s) "
+                    f"for {what}, and no rollout came to an end: {self.rolling.standing()}; {buffer.num_waiting} "
+                    f"groups are finished, {buffer.num_free} slots are free. Go on with tether train --resume"
+                ) from None
+
     async def _publish(self) -> None:
         clock, timeline = self.rolling.clock, self.rolling.timeline
         if self.schedule.settles:
             with timeline.waiting("settle"):
-                await self.rolling.buffer.settle()
+                await self._patiently("generation to settle", self.rolling.buffer.settle)
         began = clock.now()
         with timeline.waiting("publication"):
             publication = await self.watch.timing("publish", self.publisher.publish(self.oldest_live()))
@@ -245,7 +268,7 @@ class Loops:
         rolling, buffer = self.rolling, self.rolling.buffer
         rolling.pool.tell(self.watch, rolling.timeline)
         versions = {member.floor for group in rolling.open.values() for member in group.members if member.engine}
-        versions |= {int(version) for rollout in self._held() for version in rollout.completion.version}
+        versions.update(*(np.unique(rollout.completion.version).tolist() for rollout in self._held()))
         gauges = {
             "queue_groups": buffer.num_waiting,
             "in_flight_rollouts": rolling.num_under_way,

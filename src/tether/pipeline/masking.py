@@ -92,6 +92,7 @@ def _poisoned(micro_batch: MicroBatch, keep: Tensor) -> MicroBatch:
         trainable=keep,
         logp_behavior=torch.where(keep, _moved(micro_batch), nan),
         entropy_behavior=torch.where(keep, micro_batch.entropy_behavior, nan),
+        logp_old=torch.where(keep, micro_batch.logp_behavior, nan),
         advantage=torch.where(keep, micro_batch.advantage, 1e30),
         version=torch.where(keep, micro_batch.version, -(10**9)),
     )
@@ -101,10 +102,11 @@ def _without(micro_batch: MicroBatch, keep: Tensor) -> MicroBatch:
     """Only the tokens that are kept; what the model reads is the same."""
     inputs = micro_batch.inputs
     picked = {name: getattr(micro_batch, name)[keep] for name in _FIELDS}
-    picked["logp_behavior"] = _moved(micro_batch)[keep]
+    picked["logp_behavior"], picked["logp_old"] = _moved(micro_batch)[keep], micro_batch.logp_behavior[keep]
     _, picked["sequence"] = torch.unique(picked["sequence"], return_inverse=True)
     return replace(
         micro_batch,
         inputs=replace(inputs, row=inputs.row[keep], column=inputs.column[keep], ids=inputs.ids[keep]),
+        is_cached_older=None,
         **picked,
     )

@@ -23,6 +23,7 @@ def explain(
         tensors = {
             "logp of the trainer": policy.logp,
             "logp of the reference": tokens.logp_reference,
+            "old logp of the trainer": tokens.logp_old,
             "entropy of the trainer": policy.entropy,
             "advantage": tokens.advantage,
         }

@@ -20,7 +20,7 @@ from tether.core.aggregation import Denominator
 from tether.errors import DataError, NonFiniteError
 from tether.models.policy import ModelInputs
 from tether.models.sharing import PromptSharing
-from tether.records import Group, Rollout
+from tether.records import Completion, Floats, Group, Rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,10 @@ class MicroBatch:
     trainable: Bool[Tensor, "T"]
     sequence: Int64[Tensor, "T"]
     group: Int64[Tensor, "T"]
+    logp_old: Float[Tensor, "T"] | None = None
+    """NaN where not known; ``None`` where it is not known of any token of the step."""
+    is_cached_older: Bool[Tensor, "T"] | None = None
+    """Whether the token was sampled over a cache of older weights; ``None`` where no engine said so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +105,8 @@ def pack(
     for row in rows:
         check_finite(row.rollout)
     bundles = sorted(bundled(rows, sharing, token_budget), key=lambda b: (b.num_tokens, b.rows[0].rollout.id))
-    micro_batches = tuple(_micro_batch(chunk, pad_id, device) for chunk in split(bundles, token_budget))
+    has_old = any(row.rollout.logp_old is not None for row in rows)
+    micro_batches = tuple(_micro_batch(chunk, pad_id, device, has_old) for chunk in split(bundles, token_budget))
     return Step(
         micro_batches=micro_batches,
         denominator=Denominator(
@@ -194,7 +199,7 @@ def check_finite(rollout: Rollout) -> None:
         )
 
 
-def _micro_batch(bundles: Sequence[Bundle], pad_id: int, device: str) -> MicroBatch:
+def _micro_batch(bundles: Sequence[Bundle], pad_id: int, device: str, has_old: bool) -> MicroBatch:
     rows = [row for bundle in bundles for row in bundle.rows]
     completions = [row.rollout.completion for row in rows]
 
@@ -204,6 +209,7 @@ def _micro_batch(bundles: Sequence[Bundle], pad_id: int, device: str) -> MicroBa
     lengths = [len(c) for c in completions]
     advantage = np.repeat(np.array([row.advantage for row in rows], dtype=np.float32), lengths)
     group = np.repeat(np.array([row.group for row in rows], dtype=np.int64), lengths)
+    older = [is_cached_older(c) for c in completions] if any(c.cached_version is not None for c in completions) else []
     return MicroBatch(
         rows=tuple(rows),
         inputs=_inputs(bundles, pad_id, device),
@@ -214,7 +220,23 @@ def _micro_batch(bundles: Sequence[Bundle], pad_id: int, device: str) -> MicroBa
         trainable=torch.ones(sum(lengths), dtype=torch.bool, device=device),
         sequence=tensor(np.repeat(np.arange(len(rows), dtype=np.int64), lengths), torch.int64),
         group=tensor(group, torch.int64),
+        logp_old=tensor(np.concatenate([known_old(row.rollout) for row in rows]), torch.float32) if has_old else None,
+        is_cached_older=tensor(np.concatenate(older), torch.bool) if older else None,
     )
+
+
+def known_old(rollout: Rollout) -> Floats:
+    """``[L]`` the old log-probs that a rollout brings, NaN where it brings none."""
+    nothing: Floats = np.full(len(rollout.completion), np.nan, np.float32)
+    return nothing if rollout.logp_old is None else rollout.logp_old
+
+
+def is_cached_older(completion: Completion) -> NDArray[np.bool_]:
+    """``[L]`` whether each token was sampled over a cache of weights older than its own."""
+    if completion.cached_version is None:
+        return np.zeros(len(completion), np.bool_)
+    older: NDArray[np.bool_] = completion.cached_version < completion.version
+    return older
 
 
 def _inputs(bundles: Sequence[Bundle], pad_id: int, device: str) -> ModelInputs:

@@ -57,7 +57,6 @@ class Publisher:
         publication = await self._learner.publish(live)
         await self.load(publication)
         await self._clock.spend("publish")
-        self.loads.append((self._clock.now(), publication.version))
         return publication
 
     async def load(self, publication: Publication) -> None:
@@ -67,6 +66,7 @@ class Publisher:
             for name in self._engines:
                 tasks.create_task(self._load(name, publication), name=f"load {name}")
         self.version = publication.version
+        self.loads.append((self._clock.now(), publication.version))
         measured: list[Metrics] = []
         for name, engine in self._engines.items():
             measured += [await check(name, engine, publication) for check in self._checks]

@@ -7,11 +7,12 @@ under way can be told at any moment, and gone on with.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from tether.errors import EngineLostError, NonFiniteError, RewardError, TetherError
 from tether.journal.ledger import Ledger
+from tether.journal.spans import REWARDS
 from tether.pipeline.buffer import GroupBuffer
 from tether.pipeline.faults import LEAST_SURVIVORS, Faults
 from tether.pipeline.pool import Pool
@@ -85,6 +86,8 @@ class Rolling:
     timeline: Timeline
     faults: Faults
     selection: Selection
+    loads: Collection[tuple[float, int]]
+    """When the engines took which version, as far back as a rollout may reach."""
     updates: Callable[[], int]
     """Optimizer updates made so far."""
     task: str
@@ -93,6 +96,8 @@ class Rolling:
     """Hears of the first failure of each kind."""
     whole: Sampled | None = None
     open: dict[int, Underway] = field(default_factory=dict)
+    num_over: int = 0
+    """Rollouts of which nothing more comes, counted since this process began."""
     streaks: Streaks = field(default_factory=Streaks)
     _kinds_told: set[str] = field(default_factory=set)
 
@@ -108,6 +113,18 @@ class Rolling:
         """Rollouts asked for of which something is still to come."""
         return sum(not member.is_over for group in self.open.values() for member in group.members)
 
+    def standing(self) -> str:
+        """Who is under way, for a message."""
+        waiting = [(g.asked.started_s, m) for g in self.open.values() for m in g.members if not m.is_over]
+        if not waiting:
+            return "no rollout is under way"
+        asked_s, oldest = min(waiting, key=lambda pair: pair[0])
+        stage = "its reward" if oldest.completion is not None else oldest.engine or "an engine with room"
+        return (
+            f"{len(waiting)} rollouts are under way, the oldest, {oldest.request.id}, asked for "
+            f"{self.clock.now() - asked_s:.0f} seconds ago, waits for {stage}"
+        )
+
     def floor(self) -> int:
         """No token under way, nor one that is sampled from now on by an engine that has not changed its weights, has an
         older version; ``NOT_YET`` if nothing is under way."""
@@ -120,10 +137,11 @@ class Rolling:
             if member.completion is not None and not member.has_failed:
                 await self._judge(group, member, member.completion)
         except NonFiniteError as error:
-            if error.rollout_id in (member.request.id, ""):
+            if error.rollout_id == member.request.id:
                 self.ledger.close(member.request.id, "failed:non-finite")
                 member.has_failed = True
             raise
+        self.num_over += 1
         if all(other.is_over for other in group.members):
             self._complete(group)
 
@@ -144,15 +162,14 @@ class Rolling:
         member.turn = self.streaks.num_sampled
         self.streaks = replace(self.streaks, num_sampled=member.turn + 1)
         member.judged_s = self.clock.due("reward")
-        self.timeline.span(
-            member.engine,
-            member.request.id,
-            group.asked.started_s,
-            member.sampled_s,
-            tokens=len(member.completion),
-            version_first=int(member.completion.version.min(initial=member.floor)),
-            version_last=int(member.completion.version.max(initial=0)),
-        )
+        self._show(member, member.completion, group.asked.started_s)
+
+    def _show(self, member: Member, completion: Completion, started_s: float) -> None:
+        version = completion.version
+        first, last = int(version.min(initial=member.floor)), int(version.max(initial=member.floor))
+        about = {"id": member.request.id, "versions": [first, last], "tokens": len(completion)}
+        changes = [[when, version] for when, version in self.loads if first < version <= last]
+        self.timeline.span(member.engine, "rollout", started_s, member.sampled_s, **about, changes=changes)
 
     async def _sampled(self, member: Member, place: tuple[int, int]) -> Completion:
         def taken(engine: str, version: int) -> None:
@@ -205,7 +222,7 @@ class Rolling:
             num_restarts=member.num_restarts,
         )
         if now > began:
-            self.timeline.span("rewards", request.id, began, now)
+            self.timeline.span(REWARDS, "reward", began, now, id=request.id)
         member.rollout = rollout if self.whole is None else await self.whole(rollout)
         self.streaks = replace(self.streaks, failed=0)
         self.ledger.finish(member.rollout)

@@ -63,13 +63,14 @@ class Scorer:
         are used where they lie: only a conversion, or a move to the model's device, copies them, and no longer than
         for this call.
         """
-        return self._score(self._packed(rollouts), weights, dtype)
+        return self._score(self.packed(rollouts), weights, dtype)
 
     def own_routes(self, rollouts: Sequence[Rollout]) -> dict[str, Experts]:
         """What the model's routers choose by themselves, by rollout id and as ``Completion.experts`` has it."""
-        return own_routes(self._packed(rollouts), self.policy)
+        return own_routes(self.packed(rollouts), self.policy)
 
-    def _packed(self, rollouts: Sequence[Rollout]) -> Step:
+    def packed(self, rollouts: Sequence[Rollout]) -> Step:
+        """The rollouts as a step, laid out and routed as they are in training; none is trained on."""
         step = pack(
             [Group(id="probe", index=0, rollouts=tuple(rollouts))],
             DrGRPO(single="zero"),  # credit plays no part here
@@ -83,7 +84,7 @@ class Scorer:
     def _score(
         self, step: Step, weights: Mapping[str, Tensor] | None = None, dtype: torch.dtype | None = None
     ) -> Logps:
-        named = {} if weights is None else _placed(self.policy.model, weights, dtype)
+        named = {} if weights is None else placed(self.policy.model, weights, dtype)
         model = Scoring(self.policy, self.temperature)
         found: dict[str, Tensor] = {}
         with torch.no_grad():
@@ -112,7 +113,7 @@ class Scorer:
         theirs, ours = _dtype_of(published), _dtype_of(dict(self.policy.model.named_parameters()))
         is_wider = formats and theirs.itemsize < torch.float32.itemsize
         is_narrower = formats and ours.itemsize < theirs.itemsize
-        step = self._packed(rollouts)
+        step = self.packed(rollouts)
         return Scores(
             published=self._score(step, published),
             previous=None if previous is None else self._score(step, previous),
@@ -135,7 +136,7 @@ class Scoring(nn.Module):
         return self._policy(inputs, temperature=self._temperature, entropy="none").logp
 
 
-def _placed(model: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
+def placed(model: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
     """Weights for every parameter and buffer that they have, on the model's device, by the names of ``Scoring``.
 
     Of tied weights only one name is given; torch puts its tensor into all places. A parameter without a weight would
@@ -145,10 +146,10 @@ def _placed(model: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype 
     assert parameters.keys() <= weights.keys(), "a publication holds every parameter"
     names = [*parameters, *(name for name, _ in model.named_buffers() if name in weights)]
     device = next(iter(parameters.values())).device
-    placed = {name: weights[name] for name in names}
+    held = {name: weights[name] for name in names}
     return {
         f"model.{name}": tensor.to(device, dtype if tensor.is_floating_point() else None)
-        for name, tensor in placed.items()
+        for name, tensor in held.items()
     }
 
 

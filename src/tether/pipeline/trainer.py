@@ -1,11 +1,11 @@
-"""One optimizer update from one step: measure, loss and backward, check, update. The only owner of staleness."""
+"""Optimizer updates from a batch, each: measure, loss and backward, check, update. The only owner of staleness."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -15,17 +15,19 @@ from tether.core.algorithm import Algorithm
 from tether.core.loss import LossTerms, policy_loss
 from tether.core.measures import observed
 from tether.core.memory import EdgeStatistics
-from tether.core.rule import PolicyTokens, Readable
+from tether.core.rule import PolicyTokens
 from tether.core.seen import Spans, spans
 from tether.core.statistics import Part
 from tether.core.tokens import TokenBatch
 from tether.errors import ConfigError, NonFiniteError, ResumeError, StalenessError
+from tether.journal.merging import merge
 from tether.models.policy import Policy
 from tether.models.sharing import PromptSharing, SharePrompt
 from tether.pipeline.average import WeightAverage
 from tether.pipeline.measuring import Measuring
 from tether.pipeline.nonfinite import explain
 from tether.pipeline.packing import MicroBatch, Step
+from tether.pipeline.update_metrics import by_rollout, policy_metrics, readings, reuse_metrics
 from tether.proximal.ewma import EWMAProximal
 from tether.records import Metric, Metrics
 
@@ -92,9 +94,17 @@ class StepReport:
     """False if the step held no trainable token: no update, no version."""
     metrics: Metrics
     logp: Mapping[str, Float[Tensor, "L"]]
-    """Current log-probabilities just before the update, by rollout id."""
+    """Current log-probabilities just before the first update, by rollout id."""
     staleness: Mapping[str, Tensor]
-    """Staleness of each token at use, by rollout id."""
+    """Staleness of each token at the first update, by rollout id."""
+
+
+class _Made(NamedTuple):
+    """An update that was made."""
+
+    metrics: Metrics
+    measured: list[Part]
+    """``(logp, tokens)`` of every micro-batch, as they went into the loss."""
 
 
 class Trainer:
@@ -143,14 +153,37 @@ class Trainer:
         """How steps for it may share prompts: as the policy does, if the reference can too."""
         return self.policy.sharing if self._reference is None or self._reference.sharing else None
 
-    def step(self, step: Step) -> StepReport:
-        """Measure, differentiate, check, update. Raises before the update if anything is not finite or too stale."""
+    def step(self, step: Step, num_updates: int = 1) -> StepReport:
+        """Make updates from a batch. Each measures, differentiates, checks and only then updates: it raises before its
+        update if anything is not finite or too stale.
+
+        The anchor is the forward pass of the first update, and stays; metrics are merged over the updates, what is told
+        by rollout is as it was at the first.
+        """
         if step.denominator.num_tokens == 0:
             return StepReport(updated=False, metrics={}, logp={}, staleness={})
-        batches = [self._tokens(micro_batch) for micro_batch in step.micro_batches]
+        taken = [self._tokens(micro_batch) for micro_batch in step.micro_batches]
+        made = [self._once(step, taken)]
+        for reuse in range(1, num_updates):
+            moved = self._moved_on(step, [tokens for _, tokens in made[-1].measured])
+            made.append(self._once(step, moved, reuse))
+        metrics = made[0].metrics
+        if len(made) > 1:
+            clipped = [one.metrics["clip/fraction"].value for one in made]
+            shares = [value for value in clipped if not isinstance(value, Mapping)]
+            metrics = {**merge([one.metrics for one in made]), **reuse_metrics(shares, made[-1].measured)}
+        return StepReport(
+            updated=True,
+            metrics=metrics,
+            logp=by_rollout(step.micro_batches, [logp for logp, _ in made[0].measured]),
+            staleness=by_rollout(step.micro_batches, [tokens.staleness for _, tokens in made[0].measured]),
+        )
+
+    def _once(self, step: Step, batches: Sequence[TokenBatch], reuse: int = 0) -> _Made:
+        """One update; ``reuse``: how many the batch has served before."""
         reach = spans(batches)
         self._check_staleness(reach)
-        batches, terms, policies, scopes = self._differentiate(step, batches)
+        batches, terms, policies, scopes = self._differentiate(step, batches, reuse)
         norm = nn.utils.clip_grad_norm_(self._parameters, self._options.grad_clip)
         self._check_finite(step, batches, (terms, policies), norm)
         measured = [(policy.logp, tokens) for policy, tokens in zip(policies, batches, strict=True)]
@@ -158,20 +191,16 @@ class Trainer:
         lr = self._update(step_size)
         self._measuring.keep(scopes[-1], measured)
         followed = {} if self._average is None else self._average.follow(terms, batches)
-        return StepReport(
-            updated=True,
-            metrics={
-                **observed(measured, terms, reach),
-                **self._policy_metrics(step, terms, policies),
-                **self._readings(step, scopes),
-                **followed,
-                "policy/grad_norm": Metric(float(norm)),
-                "policy/lr": Metric(lr),
-                **({} if self._algorithm.step_size is None else {"policy/step_size": Metric(step_size)}),
-            },
-            logp=_by_rollout(step.micro_batches, [p.logp for p in policies]),
-            staleness=_by_rollout(step.micro_batches, [t.staleness for t in batches]),
-        )
+        metrics = {
+            **observed(measured, terms, reach),
+            **policy_metrics(self._algorithm, step, terms, policies),
+            **readings(self._algorithm, step, scopes),
+            **followed,
+            "policy/grad_norm": Metric(float(norm)),
+            "policy/lr": Metric(lr),
+            **({} if self._algorithm.step_size is None else {"policy/step_size": Metric(step_size)}),
+        }
+        return _Made(metrics, measured)
 
     def gradient_norms(self, step: Step) -> tuple[float, list[float]]:
         """Loss, and the norm of each parameter's gradient, as ``step`` makes them; nothing is updated or kept."""
@@ -181,17 +210,17 @@ class Trainer:
         return sum(float(term.loss) for term in terms), norms
 
     def _differentiate(
-        self, step: Step, batches: Sequence[TokenBatch]
+        self, step: Step, batches: Sequence[TokenBatch], reuse: int = 0
     ) -> tuple[list[TokenBatch], list[LossTerms], list[PolicyTokens], list[EdgeStatistics]]:
         """Measure, and leave the gradient of the step in the parameters; one entry a micro-batch, detached."""
-        shared = self._measuring.ahead(batches, lambda: self._preview(step.micro_batches, batches))
+        shared = self._measuring.ahead(batches, lambda: self._preview(step.micro_batches, batches, reuse))
         complete: list[TokenBatch] = []
         terms: list[LossTerms] = []
         policies: list[PolicyTokens] = []
         scopes: list[EdgeStatistics] = []
         for micro_batch, tokens in zip(step.micro_batches, batches, strict=True):
             policy = self._forward(micro_batch)
-            tokens = self._with_proximal(tokens, policy.logp)
+            tokens = self._with_proximal(tokens, policy.logp, reuse)
             stats = self._measuring.own(policy.logp, tokens) if shared is None else shared
             term = policy_loss(policy, tokens, self._algorithm, stats, step.denominator)
             term.loss.backward()  # type: ignore[no-untyped-call]
@@ -260,22 +289,38 @@ class Trainer:
             sequence=micro_batch.sequence,
             group=micro_batch.group,
             staleness=self.updates - micro_batch.version,
-            logp_average=None if self._average is None else self._average.logp(micro_batch.inputs),
+            logp_old=micro_batch.logp_old,
+            logp_average=self._averaged(micro_batch),
             logp_reference=reference,
+            is_cached_older=micro_batch.is_cached_older,
             entropy_behavior=micro_batch.entropy_behavior,
         )
 
-    def _with_proximal(self, tokens: TokenBatch, logp: Float[Tensor, "T"]) -> TokenBatch:
-        # one update a batch: the anchor is the current policy itself, so its own forward serves, and the ratio to it
-        # is 1 to the last bit
-        anchored = replace(tokens, logp_anchor=logp.detach())
-        return replace(anchored, logp_proximal=self._algorithm.proximal(anchored, logp.detach()))
+    def _moved_on(self, step: Step, batches: Sequence[TokenBatch]) -> list[TokenBatch]:
+        """The tokens of a batch that has served an update, for the next: what belongs to the batch stays."""
+        return [
+            replace(tokens, staleness=self.updates - m.version, logp_average=self._averaged(m))
+            for m, tokens in zip(step.micro_batches, batches, strict=True)
+        ]
 
-    def _preview(self, micro_batches: Sequence[MicroBatch], batches: Sequence[TokenBatch]) -> list[Part]:
+    def _averaged(self, micro_batch: MicroBatch) -> Float[Tensor, "T"] | None:
+        return None if self._average is None else self._average.logp(micro_batch.inputs)
+
+    def _with_proximal(self, tokens: TokenBatch, logp: Float[Tensor, "T"], reuse: int) -> TokenBatch:
+        if reuse == 0:
+            # the anchor is the current policy itself: its own forward serves, and the ratio to it is 1 to the last bit;
+            # and so is the old policy of a token that these weights sampled
+            anchor, old = logp.detach(), tokens.logp_old
+            old = None if old is None else torch.where(tokens.staleness == 0, anchor, old)
+            tokens = replace(tokens, logp_anchor=anchor, logp_old=old)
+        as_taken = replace(tokens, staleness=tokens.staleness - reuse)  # a proximal is one policy a token and batch
+        return replace(tokens, logp_proximal=self._algorithm.proximal(as_taken, logp.detach()))
+
+    def _preview(self, micro_batches: Sequence[MicroBatch], batches: Sequence[TokenBatch], reuse: int) -> list[Part]:
         """A forward pass of its own over the step, for statistics that all micro-batches need at once."""
         with torch.no_grad():
             logps = [self._forward(m, entropy=False).logp for m in micro_batches]
-        return [(logp, self._with_proximal(t, logp)) for logp, t in zip(logps, batches, strict=True)]
+        return [(logp, self._with_proximal(t, logp, reuse)) for logp, t in zip(logps, batches, strict=True)]
 
     def _forward(self, micro_batch: MicroBatch, *, entropy: bool = True) -> PolicyTokens:
         kind: Literal["none", "detached", "differentiable"] = "detached" if entropy else "none"
@@ -326,40 +371,3 @@ class Trainer:
             return
         self._zero_grad()
         raise NonFiniteError(explain(step.micro_batches, batches, policies, self.updates))
-
-    def _policy_metrics(self, step: Step, terms: Sequence[LossTerms], policies: Sequence[PolicyTokens]) -> Metrics:
-        n = float(step.denominator.num_tokens)
-        entropy = sum(float(p.entropy.sum()) for p in policies if p.entropy is not None) / n
-        metrics = {
-            "policy/entropy": Metric(entropy, "mean", n),
-            "policy/loss": Metric(sum(float(t.loss) for t in terms)),
-        }
-        if self._algorithm.kl is not None:
-            metrics["policy/kl_reference"] = Metric(sum(float(t.kl) for t in terms) / n, "mean", n)
-        return metrics
-
-    def _readings(self, step: Step, scopes: Sequence[EdgeStatistics]) -> Metrics:
-        """The rule's scope-wide numbers; with several scopes in a step, their mean weighted by tokens."""
-        rule = self._algorithm.rule
-        if not isinstance(rule, Readable):
-            return {}
-        measured = rule.traits.measured(self._algorithm.level)
-        if all(scope is scopes[0] for scope in scopes):
-            weighted = [(1.0, rule.readings(scopes[0][measured]))]
-        else:
-            sizes = [float(sum(len(row.rollout.completion) for row in m.rows)) for m in step.micro_batches]
-            weighted = [(w, rule.readings(scope[measured])) for w, scope in zip(sizes, scopes, strict=True)]
-        found: dict[str, list[tuple[float, float]]] = {}  # a scope in which a reading has no value leaves it out
-        for weight, readings in weighted:
-            for name, value in readings.items():
-                found.setdefault(name, []).append((weight, value))
-        return {name: Metric(sum(w * x for w, x in each) / sum(w for w, _ in each)) for name, each in found.items()}
-
-
-def _by_rollout(micro_batches: Sequence[MicroBatch], values: Sequence[Tensor]) -> dict[str, Tensor]:
-    pieces: dict[str, Tensor] = {}
-    for micro_batch, value in zip(micro_batches, values, strict=True):
-        lengths = [len(row.rollout.completion) for row in micro_batch.rows]
-        for row, piece in zip(micro_batch.rows, value.detach().split_with_sizes(lengths), strict=True):
-            pieces[row.rollout.id] = piece
-    return pieces

@@ -23,6 +23,8 @@ LEAST_PROBABILITY = 1e-10
 class A3POProximal:
     """A policy on the way from behavior to current, ``alpha = (N - 1) / N`` of it, N the token's staleness in updates.
 
+    N is that of the moment at which the batch is taken, over all updates that the batch serves.
+
     ``log behavior + alpha (log pi - log behavior)``, or a mixture of the probabilities (A-3PO, arXiv:2512.06547):
     decoupled PPO without an extra forward pass. A token of staleness 0 or 1 has ``alpha = 0``, its proximal policy is
     the behavior policy. In the first form ``log(pi / proximal) = (1 - alpha) log(pi / behavior)``, so the clip is one
