@@ -20,6 +20,8 @@ weights and ``keep`` their key-value cache, or ``recompute`` it; or they ``resta
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tether.models.lora import Lora
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
@@ -148,8 +150,11 @@ class EngineOptions(Protocol):
         """Completions that it decodes together."""
         ...
 
-    def open(self, source: str, *, store: WeightStore, clock: Clock, device: str) -> RolloutEngine:
-        """An engine with a model's shape; it loads weights from the store."""
+    def open(
+        self, source: str, *, store: WeightStore, clock: Clock, device: str, lora: Lora | None = None
+    ) -> RolloutEngine:
+        """An engine with a model's shape; it loads weights from the store. With ``lora`` it holds the model's own and
+        loads those of an adapter."""
         ...
 
 

@@ -18,6 +18,8 @@ COMMANDS = {
     "eval": "Measure the accuracy of a run or a model.",
     "probe": "Measure how far a model's engine is from its trainer.",
     "show": "Show stored samples of a run.",
+    "ledger": "Print what became of every rollout of a run.",
+    "trace": "Write a run's time line for Perfetto or chrome://tracing.",
     "report": "Write a run's report as one HTML file.",
     "export": "Export a run's model as a Hugging Face folder.",
     "rules": "List rules, presets and other choices of an algorithm.",

@@ -14,6 +14,7 @@ from tether.errors import ConfigError
 from tether.evals.runner import Evaluation, Evaluator
 from tether.models.conversion import convert_weights
 from tether.models.loading import DTYPES, LoadedModel, load_model
+from tether.models.lora import adapt
 from tether.models.policy import Policy
 from tether.pipeline.acquisition import Acquisition
 from tether.pipeline.learner import LocalLearner
@@ -42,13 +43,15 @@ def makers_of(recipe: Recipe, device: str) -> Makers:
 
 def engine_of(recipe: Recipe, store: WeightStore, clock: Clock, device: str) -> RolloutEngine:
     """The engine that makes the rollouts."""
-    return recipe.engine.open(recipe.model.path, store=store, clock=clock, device=device)
+    return recipe.engine.open(recipe.model.path, store=store, clock=clock, device=device, lora=recipe.model.lora)
 
 
 def learner_of(recipe: Recipe, store: WeightStore, device: str, full_store: WeightStore | None = None) -> LocalLearner:
     """A learner with a model of its own. ``full_store``: in the trainer's dtype, for an evaluator of old log-probs."""
     loaded = load_model(recipe.model.path, dtype=recipe.model.dtype, device=device)
     convert_weights(loaded.model, DTYPES[recipe.trainer.dtype])
+    if recipe.model.lora is not None:
+        adapt(loaded.model, recipe.model.lora, dtype=DTYPES[recipe.engine.dtype], seed=recipe.run.seed)
     trainer, routing = _trainer(recipe, loaded, device), routing_of(recipe.algorithm)
     if routing is not None:
         trainer.policy.routers  # noqa: B018  # refused now if there are none to overrule

@@ -16,6 +16,7 @@ from tether.config.toml import read_toml
 from tether.core.algorithm import Algorithm
 from tether.errors import ConfigError
 from tether.evals.runner import EvalOptions
+from tether.models.lora import Lora
 from tether.pipeline.agreement import CheckOptions
 from tether.pipeline.checkpoint import CheckpointOptions
 from tether.pipeline.faults import Faults
@@ -32,6 +33,7 @@ from tether.tasks.task import Task
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 """Devices that a run can use; the arithmetic needs float64, which others lack."""
 MOST_STEPS = 10**9
+MOST_RANK = 4096
 PLACEMENTS: Mapping[str, type[Inline] | type[Ray]] = {"inline": Inline, "ray": Ray}
 TABLES = (
     *("run", "model", "task", "engine", "pipeline", "selection", "faults", "algorithm", "trainer", "eval"),
@@ -75,6 +77,29 @@ class ModelOptions:
     """In which the weights are read and saved; training uses ``trainer.dtype``, the engine ``engine.dtype``."""
     reference: str = ""
     """The frozen model of the KL penalty; empty means the model as it is before training."""
+    lora_rank: int = 0
+    """Rank of a low-rank adapter (LoRA, arXiv:2106.09685) that is trained and published in the place of all weights;
+    0: none."""
+    lora_alpha: float = 16.0
+    """The adapter's part of a layer is multiplied by this over the rank."""
+    lora_targets: tuple[str, ...] = ()
+    """Last parts of the names of the linear layers that get an adapter, such as ``q_proj``; empty: all but the head
+    and routers."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lora_rank <= MOST_RANK:
+            raise ConfigError(f"model.lora_rank must lie in 0 .. {MOST_RANK}; got {self.lora_rank}")
+        if self.lora is None and self.lora_targets:
+            raise ConfigError(
+                f"model.lora_targets is {list(self.lora_targets)}, but model.lora_rank = 0 means no adapter; set a rank"
+            )
+
+    @property
+    def lora(self) -> Lora | None:
+        """The adapter, if there is one."""
+        if self.lora_rank == 0:
+            return None
+        return Lora(rank=self.lora_rank, alpha=self.lora_alpha, targets=self.lora_targets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +280,13 @@ def _check(recipe: Recipe) -> None:
             "add one or leave the reference out"
         )
     check_old(recipe)
+    coarse = "bfloat16" in (recipe.trainer.dtype, recipe.model.dtype)
+    if recipe.model.lora is not None and recipe.engine.dtype == "float32" and coarse:
+        raise ConfigError(
+            "with model.lora_rank the engine keeps the base that it reads, and must hold the trainer's; an engine in "
+            "float32 would not hold one that was rounded to bfloat16: set model.dtype and trainer.dtype to float32, or "
+            "engine.dtype to bfloat16"
+        )
     check_algorithm(recipe)
 
 

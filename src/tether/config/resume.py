@@ -25,6 +25,7 @@ NEEDED = ("recipe", "run", "model", "task", "engine", "pipeline", "algorithm", "
 MAY_CHANGE = (
     "run.steps",
     "run.samples",
+    "run.trace",
     "eval.every",
     "checkpoint",
     "checks",

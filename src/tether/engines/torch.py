@@ -19,6 +19,7 @@ from tether.engines.sequence import check_follows, is_same
 from tether.engines.stream import Pace, Stream
 from tether.errors import ConfigError, ModelError
 from tether.models.loading import DTYPES, load_model
+from tether.models.lora import Lora, adapt, check_base, published
 from tether.models.routers import find_routers, routing_of
 from tether.ports import Clock, EngineCapabilities, GenerationRequest, InFlight, Publication, WeightStore
 from tether.records import Completion
@@ -67,9 +68,14 @@ class Torch:
             if value > most:
                 raise ConfigError(f"engine.{name} must be at most {most}; got {value}")
 
-    def open(self, source: str, *, store: WeightStore, clock: Clock, device: str) -> TorchEngine:
+    def open(
+        self, source: str, *, store: WeightStore, clock: Clock, device: str, lora: Lora | None = None
+    ) -> TorchEngine:
         """Load the model of ``source``; its weights have version -1 until the first ``load``."""
-        return TorchEngine(load_model(source, dtype=self.dtype, device=device), self, store=store, clock=clock)
+        loaded = load_model(source, dtype=self.dtype, device=device)
+        if lora is not None:
+            adapt(loaded.model, lora, dtype=DTYPES[self.dtype])
+        return TorchEngine(loaded, self, store=store, clock=clock)
 
 
 class TorchEngine:
@@ -186,6 +192,7 @@ class TorchEngine:
                     f"received weights must be those of the publication; version {publication.version} was announced "
                     f"as {publication.fingerprint} and arrived as {arrived}: the engine keeps version {self.version}"
                 )
+            check_base(self._loaded.model, received)
             targets = self._match(received)
             with th.no_grad():
                 for name, target in targets.items():
@@ -198,7 +205,7 @@ class TorchEngine:
 
         Tied weights are one tensor with several names: one of them is enough, and all that come must agree.
         """
-        own: dict[str, Tensor] = self._loaded.model.state_dict(keep_vars=True)
+        own = published(self._loaded.model)
         names: dict[int, list[str]] = {}
         for name, tensor in own.items():
             names.setdefault(id(tensor), []).append(name)

@@ -30,8 +30,9 @@ class Span:
     start_s: float
     end_s: float
     about: Mapping[str, Any] = field(default_factory=dict)
-    """Plain values. Of a rollout: its ``id``, its ``versions`` (first and last), its ``tokens``, and ``changes``, each
-    ``[seconds, version]`` from where it went on under other weights, if that is known."""
+    """Plain values. Of a rollout: its ``id``, its ``tokens``, its ``versions`` as ``[version, tokens]`` in the order
+    sampled, and ``changes``, each ``[seconds, version]`` from where it went on under other weights, if that is known.
+    Of a publication: its ``version``."""
 
 
 def span_to_json(span: Span) -> dict[str, Any]:

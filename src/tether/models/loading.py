@@ -17,6 +17,7 @@ from tether.errors import ModelError
 from tether.journal.writer import flush
 from tether.models.catalog import EMBEDDED, OBTAINABLE, folder_of
 from tether.models.finite import check_finite_weights
+from tether.models.lora import ADAPTER_FOLDER, is_adapted, plain, save_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -169,11 +170,14 @@ def end_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> tuple
     return tuple(sorted({int(tokenizer.eos_token_id), *map(int, several)}))
 
 
-def save_model(loaded: LoadedModel, folder: str | Path, *, card: str | None = None) -> Path:
+def save_model(
+    loaded: LoadedModel, folder: str | Path, *, card: str | None = None, dtype: torch.dtype | None = None
+) -> Path:
     """Write a plain Hugging Face folder (safetensors, tokenizer, generation config): whole, or not at all.
 
     It is written beside its place, flushed to disk, then renamed. A folder that exists is refused. ``card`` becomes
-    its ``README.md``.
+    its ``README.md``; weights are converted to ``dtype``. Of a model with an adapter the merged weights are written,
+    and the adapter beside them.
     """
     target = Path(folder).expanduser().absolute()
     if target.exists():
@@ -185,15 +189,16 @@ def save_model(loaded: LoadedModel, folder: str | Path, *, card: str | None = No
         raise ModelError(f"cannot write the model to {target}: {error}; choose a folder that can be written") from error
     try:
         with _no_progress_bars():
-            loaded.model.save_pretrained(beside)
+            plain(loaded.model, dtype or loaded.model.dtype).save_pretrained(beside)
+        if is_adapted(loaded.model):
+            save_adapter(loaded.model, beside / ADAPTER_FOLDER)
         loaded.tokenizer.save_pretrained(beside)
         if card is not None:
             (beside / "README.md").write_text(card, encoding="utf-8")
         beside.chmod(0o755)
-        for file in sorted(beside.rglob("*")):
-            if file.is_file():
-                file.chmod(0o644)
-                flush(file)
+        for path in sorted(beside.rglob("*"), reverse=True):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+            flush(path)
         flush(beside)
         beside.rename(target)
         flush(target.parent)

@@ -15,6 +15,7 @@ from tether.core.rule import PolicyTokens
 from tether.errors import ModelError
 from tether.models.finite import check_finite_weights
 from tether.models.loading import LoadedModel
+from tether.models.lora import published
 from tether.models.routers import Routers, replayable
 from tether.models.sharing import PromptSharing, SharePrompt, attention_mask, sharing_of
 
@@ -124,8 +125,8 @@ class Policy:
         return hidden
 
     def weights(self) -> dict[str, Tensor]:
-        """Every parameter and buffer by name, refused if not finite; live tensors, copied by whoever keeps them."""
-        weights = dict(self.model.state_dict())
+        """What travels to the engines, by name, refused if not finite; live tensors, copied by whoever keeps them."""
+        weights = published(self.model)
         check_finite_weights(weights, "the model being trained")
         return weights
 

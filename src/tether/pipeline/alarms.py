@@ -1,7 +1,10 @@
-"""What a person should hear of while a run goes on, each once: it runs, but learns nothing, or has left its data."""
+"""What a person should hear of while a run goes on, each once: it runs, but learns nothing, or has left its data, or
+leaves one side waiting."""
 
 from __future__ import annotations
 
+from tether.pipeline.schedule import Schedule
+from tether.pipeline.waste import WARM_UP, shares_of, wasted
 from tether.records import Metrics
 
 PATIENCE = 10
@@ -20,9 +23,17 @@ class Alarms:
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, schedule: Schedule | None = None) -> None:
+        """Without a schedule nothing is said about waiting."""
         self._in_a_row = {"flat": 0, "far": 0}
         self._sounded: set[str] = set()
+        self._regime = "sync" if schedule is None else schedule.regime
+        self._in_flight = "keep" if schedule is None else schedule.in_flight
+        fill = 0 if schedule is None else 2 * schedule.lag // schedule.updates_per_batch
+        self._warm_up = max(WARM_UP, fill)
+        self._steps = 0
+        self._began_s = self._now_s = 0.0
+        self._waits: dict[str, float] = {}
 
     def look(self, metrics: Metrics) -> list[str]:
         """Messages that are due after this step."""
@@ -42,6 +53,34 @@ class Alarms:
             if self._in_a_row[name] == PATIENCE and name not in self._sounded:
                 self._sounded.add(name)
                 due.append(messages[name])
+        self._count(metrics)
+        if self._steps >= self._warm_up + PATIENCE:
+            due += self._wasted(self._sounded)
+        return due
+
+    def look_back(self) -> list[str]:
+        """What the whole run wasted, with its last numbers, whether or not it was told before."""
+        return self._wasted(set())
+
+    def _count(self, metrics: Metrics) -> None:
+        """Add up the waits of a step, once the pipeline has filled."""
+        self._steps += 1
+        self._now_s = _number(metrics, "time/virtual_s")
+        if self._steps <= self._warm_up:
+            self._began_s = self._now_s
+            return
+        for name in metrics:
+            if name.startswith("wait/"):
+                what = name.removeprefix("wait/")
+                self._waits[what] = self._waits.get(what, 0.0) + _number(metrics, name)
+
+    def _wasted(self, sounded: set[str]) -> list[str]:
+        seconds = self._now_s - self._began_s
+        if seconds <= 0:
+            return []
+        found = wasted(shares_of(self._waits, seconds), self._regime, self._in_flight)
+        due = [words for what, words in found.items() if what not in sounded]
+        sounded.update(found)
         return due
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,4 @@ class Captured:
 def write_model(loaded: LoadedModel, dtype: str, folder: Path) -> None:
     """Write a model as a Hugging Face folder; refused if its weights are not finite."""
     check_finite_weights(loaded.model.state_dict(), "the model to be saved")
-    if loaded.model.dtype != DTYPES[dtype]:
-        loaded = replace(loaded, model=copy.deepcopy(loaded.model).to(DTYPES[dtype]))
-    save_model(loaded, folder)
+    save_model(loaded, folder, dtype=DTYPES[dtype])

@@ -30,7 +30,7 @@ class Standing:
     """Optimizer updates made before the batch was used."""
     admitted: int
     """Rollouts admitted since the run began."""
-    gauges: Mapping[str, float] = field(default_factory=dict)
+    gauges: Mapping[str, int | float] = field(default_factory=dict)
     """Some or all of ``GAUGES``."""
     waits: Metrics = field(default_factory=dict)
     """What the timeline took."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tether.core.advantage import DrGRPO
+from tether.models.lora import whole
 from tether.models.policy import ModelInputs, Policy
 from tether.pipeline.packing import Step, pack
 from tether.pipeline.routing import own_routes, with_routes
@@ -140,8 +141,9 @@ def placed(model: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype |
     """Weights for every parameter and buffer that they have, on the model's device, by the names of ``Scoring``.
 
     Of tied weights only one name is given; torch puts its tensor into all places. A parameter without a weight would
-    be scored as it is, so there must be none.
+    be scored as it is, so there must be none; but the base that an adapter was trained on is the model's own.
     """
+    weights = whole(model, weights)
     parameters = dict(model.named_parameters())
     assert parameters.keys() <= weights.keys(), "a publication holds every parameter"
     names = [*parameters, *(name for name, _ in model.named_buffers() if name in weights)]

@@ -6,12 +6,13 @@ A wait is counted when it is over, in the step that is told next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Final
 
 from tether.journal.spans import Span
-from tether.records import Metric, Metrics
+from tether.records import Completion, Ints, Metric, Metrics
 
 WAITS: Final = ("data", "publication", "settle", "slot")
 """``data``: the trainer for a batch. ``publication``: the trainer until a publication is acknowledged. ``settle``: the
@@ -45,6 +46,21 @@ class Timeline:
         if self._write is not None:
             self._write(Span(lane=lane, name=name, start_s=start_s, end_s=end_s, about=about))
 
+    def rollout(
+        self,
+        lane: str,
+        id: str,
+        completion: Completion,
+        times: tuple[float, float],
+        changes: Sequence[tuple[float, int]] = (),
+    ) -> None:
+        """Tell of a rollout: when it was asked for and sampled, and when it went on under other weights, each
+        ``(seconds, version)``, where that is known."""
+        about: dict[str, Any] = {"id": id, "tokens": len(completion), "versions": _runs_of(completion.version)}
+        if changes:
+            about["changes"] = [[seconds, version] for seconds, version in changes]
+        self.span(lane, "rollout", *times, **about)
+
     def waited(self, what: str, seconds: float) -> None:
         """Count a wait that is over: one of ``WAITS``, or an engine's name for the seconds that it was idle."""
         assert what in WAITS or what.startswith("engine"), f"no wait {what!r}; there are {', '.join(WAITS)}, engine-N"
@@ -52,7 +68,8 @@ class Timeline:
 
     @contextmanager
     def waiting(self, what: str, lane: str = "trainer") -> Iterator[None]:
-        """Count the block as a wait, and show it on a lane; one that took no time is not shown."""
+        """Count the block as a wait, and show it on a lane, the trainer's unless said otherwise: the feed's is the
+        queue, an engine has its own. A wait that took no time is not shown."""
         start_s = self._now()
         try:
             yield
@@ -60,7 +77,7 @@ class Timeline:
             end_s = self._now()
             self.waited(what, end_s - start_s)
             if end_s > start_s:
-                self.span(lane, f"wait: {what}", start_s, end_s)
+                self.span(lane, f"wait: {what if what in WAITS else 'work'}", start_s, end_s)
 
     def take(self) -> Metrics:
         """The waits that ended since the last take, as ``wait/...`` metrics; a kind once seen stays, at 0 if none."""
@@ -75,6 +92,17 @@ class Timeline:
     def restore(self, waits: Mapping[str, float]) -> None:
         """Go on from such a state."""
         self._waits = dict(waits)
+
+
+def _runs_of(version: Ints) -> list[list[int]]:
+    """``[version, tokens]`` of each stretch of equal versions.
+
+    >>> import numpy as np
+    >>> _runs_of(np.array([0, 0, 8], np.int32))
+    [[0, 2], [8, 1]]
+    """
+    starts = [at for at in range(len(version)) if at == 0 or version[at] != version[at - 1]]
+    return [[int(version[at]), end - at] for at, end in pairwise([*starts, len(version)])]
 
 
 def _metric_of(what: str) -> str:

@@ -8,11 +8,10 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from tether.errors import ConfigError, ModelError
+from tether.errors import ModelError
 from tether.models.fingerprint import fingerprint
-from tether.models.loading import DTYPES
 from tether.ports import Publication
-from tether.weights.versions import check_new
+from tether.weights.versions import Count, first_names, published_dtype, size_of
 
 
 class MemoryStore:
@@ -32,30 +31,24 @@ class MemoryStore:
     """
 
     def __init__(self, dtype: str, keep: int = 2) -> None:
-        if dtype not in DTYPES:
-            raise ConfigError(f"the published dtype must be one of {', '.join(sorted(DTYPES))}; got {dtype!r}")
-        if keep < 1:
-            raise ConfigError(f"keep must be at least 1 version; got {keep}")
-        self._dtype = DTYPES[dtype]
+        self._dtype = published_dtype(dtype, keep)
         self._keep = keep
         self._held: dict[int, tuple[Publication, Mapping[str, Tensor]]] = {}
-        self._newest = -1
+        self._count = Count()
 
     def publish(self, version: int, weights: Mapping[str, Tensor]) -> Publication:
         """Copy the weights, in the published dtype, and make them visible at once; forget the oldest beyond ``keep``.
 
         Integer tensors keep their type.
         """
-        check_new(version, self._newest, weights)
+        number = self._count.check(version, weights)
         copies = self._copy(weights)
         publication = Publication(
-            version=version,
-            fingerprint=fingerprint(copies),
-            num_bytes=sum(t.numel() * t.element_size() for t in {id(t): t for t in copies.values()}.values()),
+            version=version, number=number, fingerprint=fingerprint(copies), num_bytes=size_of(copies)
         )
         held = {**self._held, version: (publication, MappingProxyType(copies))}
         self._held = dict(sorted(held.items())[-self._keep :])
-        self._newest = version
+        self._count.made(version)
         return publication
 
     def fetch(self, publication: Publication) -> Mapping[str, Tensor]:
@@ -76,12 +69,13 @@ class MemoryStore:
 
     def _copy(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Detached, contiguous copies; names that share one tensor (tied weights) share one copy."""
-        made: dict[tuple[object, ...], Tensor] = {}
         copies: dict[str, Tensor] = {}
-        for name, tensor in weights.items():
+        for name, first in first_names(weights).items():
+            tensor = weights[name]
             dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
-            place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-            if tensor.numel() == 0 or place not in made:
-                made[place] = tensor.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
-            copies[name] = made[place]
+            copies[name] = (
+                copies[first]
+                if first in copies
+                else tensor.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
+            )
         return copies

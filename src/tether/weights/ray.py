@@ -13,9 +13,8 @@ from torch import Tensor
 
 from tether.errors import ConfigError, ModelError
 from tether.models.fingerprint import fingerprint
-from tether.models.loading import DTYPES
 from tether.ports import Publication
-from tether.weights.versions import check_new
+from tether.weights.versions import Count, first_names, published_dtype
 
 Stored = tuple[str, NDArray[Any]]
 """A tensor in the object store: the name of its dtype, and its bytes as an array of its shape."""
@@ -38,11 +37,11 @@ class RayStore:
     """
 
     def __init__(self, dtype: str, *, limit_bytes: int, keep: int = 2) -> None:
-        self._dtype = DTYPES[dtype]
+        self._dtype = published_dtype(dtype, keep)
         self._limit = limit_bytes
         self._held: deque[Any] = deque(maxlen=keep)
         self._keep = keep
-        self._newest = -1
+        self._count = Count()
 
     def publish(self, version: int, weights: Mapping[str, Tensor]) -> Publication:
         """Put the weights, in the published dtype, into the object store; forget the oldest beyond ``keep``.
@@ -52,7 +51,7 @@ class RayStore:
         """
         import ray
 
-        check_new(version, self._newest, weights)
+        number = self._count.check(version, weights)
         arrays = self._arrays(weights)
         num_bytes = sum(array.nbytes for array in {id(array): array for _, array in arrays.values()}.values())
         if (needed := num_bytes * (self._keep + 1)) > self._limit:
@@ -63,10 +62,14 @@ class RayStore:
         where: Any = ray.put(arrays)
         del arrays
         publication = Publication(
-            version=version, fingerprint=fingerprint(_tensors(ray.get(where))), num_bytes=num_bytes, where=where
+            version=version,
+            number=number,
+            fingerprint=fingerprint(_tensors(ray.get(where))),
+            num_bytes=num_bytes,
+            where=where,
         )
         self._held.append(where)
-        self._newest = version
+        self._count.made(version)
         return publication
 
     def fetch(self, publication: Publication) -> Mapping[str, Tensor]:
@@ -88,16 +91,16 @@ class RayStore:
 
     def _arrays(self, weights: Mapping[str, Tensor]) -> dict[str, Stored]:
         """Arrays over the tensors' own memory where possible; names that share one tensor share one array."""
-        made: dict[tuple[object, ...], Stored] = {}
         arrays: dict[str, Stored] = {}
-        for name, tensor in weights.items():
-            place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-            if tensor.numel() == 0 or place not in made:
-                dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
-                plain = tensor.detach().to(device="cpu", dtype=dtype).contiguous()
-                array = plain.view(NO_NUMPY.get(dtype, dtype)).numpy()
-                made[place] = (str(dtype).removeprefix("torch."), array)
-            arrays[name] = made[place]
+        for name, first in first_names(weights).items():
+            if first in arrays:
+                arrays[name] = arrays[first]
+                continue
+            tensor = weights[name]
+            dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
+            plain = tensor.detach().to(device="cpu", dtype=dtype).contiguous()
+            array = plain.view(NO_NUMPY.get(dtype, dtype)).numpy()
+            arrays[name] = (str(dtype).removeprefix("torch."), array)
         return arrays
 
 
