@@ -56,10 +56,11 @@ class HostCopies:
         return value
 
     def model(self, model: nn.Module) -> nn.Module:
-        """A model of the same shape with copies for weights."""
-        memo: dict[int, Any] = {}
+        """A model of the same shape with copies of what changes in it; frozen weights are the model's own."""
+        memo: dict[int, Any] = {id(p): p for p in model.parameters() if not p.requires_grad}
         for parameter in model.parameters():
-            memo[id(parameter)] = nn.Parameter(self.tensor(parameter), requires_grad=False)
+            if parameter.requires_grad:
+                memo[id(parameter)] = nn.Parameter(self.tensor(parameter))
         for buffer in model.buffers():
             memo[id(buffer)] = self.tensor(buffer)
         return copy.deepcopy(model, memo)
