@@ -11,7 +11,7 @@ def test_a_balance_that_closes_is_an_equation_and_exit_code_0(tmp_path, capsys):
     told = tether(capsys, "ledger", make_books(tmp_path / "run", late=1))
     assert told.code == 0
     assert told.out.splitlines()[0] == "admitted 6 = trained 3 + filtered 1 + in-flight 2"
-    assert "what was filtered, evicted, or failed had 3.00 x the length of what was trained" in told.out
+    assert "what was dropped or lost had 3.00 x the length of what was trained" in told.out
     assert "prompts asked, and never trained on: 1 (sums/g2)" in told.out
     assert "every rollout has one fate" in told.out
 

@@ -7,7 +7,7 @@ import pytest
 from tether.errors import StalledError
 from tether.pipeline.buffer import GroupBuffer
 from tether.pipeline.schedule import Schedule
-from tether.placement.inline import VirtualLoop
+from tether.placement.virtual_time import VirtualLoop
 from tether.records import Group
 
 NUM_SCHEDULES = 2000

@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 from tether.journal.writer import process_facts
 from tether.pipeline.capture import Captured
 from tether.pipeline.writing import Into
+from tether.placement.desk import Desk
 from tether.placement.parts import Facts, Makers
 from tether.placement.real_time import RealClock
-from tether.ports import EngineCapabilities, GenerationRequest, Publication, WeightStore
+from tether.ports import EngineCapabilities, GenerationRequest, InFlight, Publication, WeightStore
 from tether.records import Completion
 
 T = TypeVar("T")
@@ -62,26 +63,30 @@ class Host:
 
 
 class EnginePart:
-    """A rollout engine in a process of its own.
-
-    >>> EnginePart.__name__
-    'EnginePart'
-    """
+    """A rollout engine in a process of its own. What is asked of it comes over a desk; control calls come in wherever
+    the engine gives way, and are told the seconds worked with what they ask for."""
 
     def __init__(self, makers: Makers, store: WeightStore, device: str) -> None:
         self._engine = makers.engine(store, RealClock(), device)
+        desk = Desk(self._engine.generate, lambda: self._engine.busy_s)
+        self.submit, self.cancel, self.collect = desk.submit, desk.cancel, desk.collect
 
     def about(self) -> EngineCapabilities:
         """What it can report."""
         return self._engine.capabilities
 
-    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """Sample from the start."""
-        return await self._engine.generate(requests)
+    async def answer(self, requests: Sequence[GenerationRequest]) -> tuple[list[Completion], float]:
+        """Sample apart from what is under way."""
+        return await self._engine.answer(requests), self._engine.busy_s
 
-    async def load(self, publication: Publication) -> tuple[str, int]:
+    async def load(self, publication: Publication, in_flight: InFlight) -> tuple[tuple[str, int], float]:
         """Fingerprint of what was received, and the version that the engine has now."""
-        return await self._engine.load(publication), self._engine.version
+        received = await self._engine.load(publication, in_flight)
+        return (received, self._engine.version), self._engine.busy_s
+
+    async def progress(self) -> tuple[Mapping[str, Completion], float]:
+        """What was sampled so far of everything under way."""
+        return await self._engine.progress(), self._engine.busy_s
 
 
 class LearnerPart:

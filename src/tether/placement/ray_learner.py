@@ -79,9 +79,9 @@ class RayLearner:
         logp, staleness = ({key: torch.from_numpy(a.copy()) for key, a in by_rollout.items()} for by_rollout in arrays)
         return replace(report, logp=logp, staleness=staleness)
 
-    async def publish(self) -> Publication:
-        """Put the weights of this moment into the object store."""
-        publication: Publication = await self._call("publish", deadline="publish", kind="publish")
+    async def publish(self, live: int | None = None) -> Publication:
+        """Put the weights of this moment into the store; no token that is still to be used is older than ``live``."""
+        publication: Publication = await self._call("publish", live, deadline="publish", kind="publish")
         return publication
 
     async def score(

@@ -100,6 +100,10 @@ class Process:
         result: tuple[Any, float] = await self._await(asked, name, deadline, within_s)
         return result
 
+    def post(self, name: str, *args: Any) -> None:
+        """Call a method of the part and wait for nothing. Whether it arrives is told by a call that is awaited."""
+        self._host.call.remote(name, *args)
+
     async def _await(self, ref: Any, what: str, deadline: str, within_s: float) -> Any:
         import ray
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 import threading
@@ -36,3 +37,9 @@ class Termination:
         self._request.asked_by = name
         sys.stderr.write(NOTICE.format(name="Ctrl-C" if name is signal.SIGINT else name.name))
         sys.stderr.flush()
+
+
+def tell_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """asyncio's own handler, but for a stop that broke into a task: whoever stopped the run knows."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)
