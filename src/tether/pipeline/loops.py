@@ -52,10 +52,14 @@ class LoopsState:
     """Groups between being asked for and the buffer."""
     pool: PoolState
     streaks: Streaks
+    asking_s: float | None
+    """Since when feed waits for a slot."""
     waits: Mapping[str, float]
     """Of the timeline, what no step has told."""
     loads: tuple[tuple[float, int], ...]
     """When the engines held which version."""
+    kinds_told: tuple[str, ...]
+    """Of failures that somebody was told of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +104,8 @@ class Loops:
     """Stores a batch that holds a non-finite number; gives the error that says where."""
     done: int = field(init=False, default=0)
     """Batches that are done."""
+    asking_s: float | None = field(init=False, default=None)
+    """Since when feed waits for a slot."""
     asked: deque[Underway] = field(init=False, default_factory=deque)
     has_asked: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     packed: asyncio.Queue[Step] = field(init=False)
@@ -117,8 +123,10 @@ class Loops:
             open=tuple(opened),
             pool=rolling.pool.state(),
             streaks=rolling.streaks,
+            asking_s=self.asking_s,
             waits=rolling.timeline.state(),
             loads=tuple(self.publisher.loads),
+            kinds_told=tuple(sorted(rolling.kinds_told)),
         )
 
     def restore(self, state: LoopsState) -> None:
@@ -128,7 +136,8 @@ class Loops:
         rolling.buffer.restore(state.buffer)
         self.asked = deque(state.open)
         rolling.pool.restore(state.pool)
-        rolling.streaks = state.streaks
+        rolling.streaks, self.asking_s = state.streaks, state.asking_s
+        rolling.kinds_told.update(state.kinds_told)
         rolling.timeline.restore(state.waits)
         self.publisher.loads.clear()
         self.publisher.loads.extend(state.loads)
@@ -137,9 +146,9 @@ class Loops:
         """Consumes prompts. Waits for a free slot. Unblocks roll."""
         rolling = self.rolling
         while True:
-            began = rolling.clock.now()
+            began = self.asking_s = rolling.clock.now() if self.asking_s is None else self.asking_s
             index = await rolling.buffer.admit()
-            now = rolling.clock.now()
+            now, self.asking_s = rolling.clock.now(), None
             rolling.timeline.waited("slot", now - began)
             asked = ask(index, self.prompts(index), self.sampling, now)
             for request in asked.requests:
@@ -242,11 +251,6 @@ class Loops:
             if rolling.selection.drops and buffer.may_take(self.schedule.prompts_per_step):
                 self._drop()  # only now: in place of a group dropped while all wait for a slow one, another would come
             if (groups := buffer.take(self.schedule.prompts_per_step)) is not None:
-                now = rolling.clock.now()
-                for group in groups:
-                    finished_s = max(rollout.finished_s for rollout in group.rollouts)
-                    if now > finished_s:
-                        rolling.timeline.span(QUEUE, "group", finished_s, now, id=group.id)
                 return groups
             await buffer.change()
 
@@ -259,6 +263,9 @@ class Loops:
     def _close(self, step: Step, report: StepReport, number: int, used_s: float) -> None:
         used = {row.rollout.id for row in step.rows}
         for group in step.groups:
+            finished_s = max(rollout.finished_s for rollout in group.rollouts)
+            if used_s > finished_s:
+                self.rolling.timeline.span(QUEUE, "group", finished_s, used_s, id=group.id)
             for rollout in group.rollouts:
                 fate = "trained" if report.updated and rollout.id in used else "filtered:no-advantage"
                 self.ledger.close(rollout.id, fate, step=number, used_s=used_s)

@@ -101,7 +101,8 @@ class Rolling:
     num_over: int = 0
     """Rollouts of which nothing more comes, counted since this process began."""
     streaks: Streaks = field(default_factory=Streaks)
-    _kinds_told: set[str] = field(default_factory=set)
+    kinds_told: set[str] = field(default_factory=set)
+    """Of failures, those of which ``told`` has heard."""
 
     def start(self, groups: Iterable[Underway], tasks: asyncio.TaskGroup) -> None:
         """Let groups live as tasks of ``tasks``, in the order in which their rollouts would go on."""
@@ -239,8 +240,8 @@ class Rolling:
                 f"{self.streaks.failed} rollouts of task {self.task!r} failed in a row, the most that "
                 f"faults.most_failed allows; the last: {message}"
             ) from cause
-        if why not in self._kinds_told:
-            self._kinds_told.add(why)
+        if why not in self.kinds_told:
+            self.kinds_told.add(why)
             self.told(f"a rollout failed, and its group goes on without it: {message}")
 
     def _complete(self, group: Underway) -> None:
