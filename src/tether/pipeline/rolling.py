@@ -7,7 +7,7 @@ under way can be told at any moment, and gone on with.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from tether.errors import EngineLostError, NonFiniteError, RewardError, TetherError
@@ -15,6 +15,7 @@ from tether.journal.ledger import Ledger
 from tether.journal.spans import REWARDS
 from tether.pipeline.buffer import GroupBuffer
 from tether.pipeline.faults import LEAST_SURVIVORS, Faults
+from tether.pipeline.old_policy import Evaluator
 from tether.pipeline.pool import Pool
 from tether.pipeline.rollouts import Asked, Judge, Scorer
 from tether.pipeline.selection import FLAT, TOO_FEW, Selection
@@ -22,8 +23,6 @@ from tether.pipeline.timeline import Timeline
 from tether.ports import Clock, GenerationRequest
 from tether.records import Completion, Group, Rollout
 
-Sampled = Callable[[Rollout], Awaitable[Rollout]]
-"""What is added to a rollout as soon as it is whole."""
 NOT_YET = 2**62
 """In the place of a number that comes later."""
 
@@ -59,6 +58,21 @@ class Underway:
 
     asked: Asked
     members: list[Member]
+
+    def parts(self, progress: Mapping[str, Completion]) -> Iterator[Rollout]:
+        """Its rollouts as far as they were sampled, without rewards."""
+        for member in self.members:
+            made = member.completion or progress.get(member.request.id) or member.request.so_far
+            if made is not None and not member.has_failed:
+                yield Rollout(
+                    id=member.request.id,
+                    prompt=self.asked.prompt,
+                    completion=made,
+                    text="",
+                    reward=0.0,
+                    started_s=self.asked.started_s,
+                    finished_s=self.asked.started_s,
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +110,8 @@ class Rolling:
     """Its name, for messages."""
     told: Callable[[str], object] = lambda text: None
     """Hears of the first failure of each kind."""
-    whole: Sampled | None = None
+    evaluator: Evaluator | None = None
+    """Gives each rollout its old log-probs."""
     open: dict[int, Underway] = field(default_factory=dict)
     num_over: int = 0
     """Rollouts of which nothing more comes, counted since this process began."""
@@ -226,12 +241,16 @@ class Rolling:
         )
         if now > began:
             self.timeline.span(REWARDS, "reward", began, now, id=request.id)
-        member.rollout = rollout if self.whole is None else await self.whole(rollout)
+        if self.evaluator is not None:
+            rollout = replace(rollout, logp_old=await self.evaluator.score(rollout))
+        member.rollout = rollout
         self.streaks = replace(self.streaks, failed=0)
         self.ledger.finish(member.rollout)
 
     def _fail(self, member: Member, why: str, message: str, cause: Exception | None = None) -> None:
         """Count a rollout that came to nothing; stop the run if all do."""
+        if member.completion is not None:
+            self.ledger.sampled(member.request.id, member.completion, member.sampled_s, member.num_restarts)
         self.ledger.close(member.request.id, f"failed:{why}")
         member.has_failed = True
         self.streaks = replace(self.streaks, failed=self.streaks.failed + 1)

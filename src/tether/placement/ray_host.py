@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 from tether.journal.writer import process_facts
 from tether.pipeline.acquisition import Acquisition
 from tether.pipeline.capture import Captured
+from tether.pipeline.old_policy import Evaluator
 from tether.pipeline.writing import Into
 from tether.placement.desk import Desk
-from tether.placement.parts import Evaluator, Facts, Makers
+from tether.placement.parts import Facts, Makers
 from tether.placement.real_time import RealClock
 from tether.ports import EngineCapabilities, GenerationRequest, InFlight, Publication, WeightStore
 from tether.records import Completion, Floats, Rollout
