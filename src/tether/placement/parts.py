@@ -5,36 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 from tether.models.loading import Vocabulary
 from tether.pipeline.interrupts import StopRequest
 from tether.pipeline.learner import Learner, LocalLearner
+from tether.pipeline.old_policy import Evaluator
 from tether.pipeline.rollouts import Scorer
 from tether.pipeline.stopwatch import Stopwatch
-from tether.ports import Clock, Publication, Reward, RolloutEngine, WeightStore
-from tether.records import Floats, Rollout
+from tether.ports import Clock, Reward, RolloutEngine, WeightStore
 
 T = TypeVar("T")
 MOST_ENGINES = 4096
 Facts = Mapping[str, Any]
-
-
-@runtime_checkable
-class Evaluator(Protocol):
-    """Scores rollouts at the weights that sampled them, with a model of its own."""
-
-    async def load(self, publication: Publication) -> None:
-        """Hold a version too; one that it holds already may come again."""
-        ...
-
-    async def score(self, rollout: Rollout) -> Floats:
-        """``[L]``, each token at its own version."""
-        ...
-
-    async def forget(self, older_than: int) -> None:
-        """Versions below are needed no longer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,11 @@ from typing import Any, TypeVar
 
 from tether.journal.writer import process_facts
 from tether.pipeline.acquisition import Acquisition
+from tether.pipeline.capture import Captured
+from tether.pipeline.old_policy import Evaluator
+from tether.pipeline.writing import Into
 from tether.placement.desk import Desk
-from tether.placement.parts import Evaluator, Facts, Makers
+from tether.placement.parts import Facts, Makers
 from tether.placement.real_time import RealClock
 from tether.ports import EngineCapabilities, GenerationRequest, InFlight, Publication, WeightStore
 from tether.records import Completion, Floats, Rollout
@@ -127,6 +130,7 @@ class LearnerPart:
 
     def __init__(self, makers: Makers, store: WeightStore, full_store: WeightStore | None, device: str) -> None:
         self._learner, self._device = makers.learner(store, device, full_store), device
+        self._captured: Captured | None = None
 
     def about(self) -> Mapping[str, Any]:
         """What the controller must know to make its steps."""
@@ -145,6 +149,16 @@ class LearnerPart:
         logp, staleness = ({key: t.cpu().numpy() for key, t in m.items()} for m in (report.logp, report.staleness))
         bare = replace(report, logp={}, staleness={})
         return bare, logp, staleness, self._learner.updates
+
+    async def capture(self) -> None:
+        """Copy everything that a checkpoint needs."""
+        self._captured = self._learner.captured()
+
+    async def write(self, into: Into) -> None:
+        """Write what was copied last, beside the steps."""
+        captured, self._captured = self._captured, None
+        assert captured is not None, "capture() comes first"
+        await asyncio.to_thread(into, captured.write)
 
     async def restore(self, folder: Path) -> tuple[Publication, int]:
         """What was published again, and the updates made."""
