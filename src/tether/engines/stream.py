@@ -162,7 +162,7 @@ class Stream:
                     self._until_s = None
                 self._hand_over()
                 await self._clock.quiet()  # whoever asks at this moment joins the same block
-                if not self._advance():
+                if not self._advance() and not self._ended:  # rows may have been sent back since the hand-over
                     break
         except asyncio.CancelledError:
             for caller in self._asked.values():
