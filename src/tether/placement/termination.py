@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -14,11 +15,17 @@ from tether.pipeline.interrupts import SIGNALS, Stopped, StopRequest
 NOTICE = "\n{name}: the run stops after the step under way and saves it; once more stops it now\n"
 
 
+CLOSES_WITHIN_S = 30.0
+"""For how long a run that was told to stop now is left alone while it closes its books."""
+
+
 class Termination:
-    """Turns the first signal of ``SIGNALS`` into a request, the second into ``Stopped`` where the program stands."""
+    """Turns the first signal of ``SIGNALS`` into a request, the second into ``Stopped`` where the program stands; a
+    third changes nothing, unless the run is still there long after the second."""
 
     def __init__(self, request: StopRequest) -> None:
         self._request = request
+        self._stopped_at: float | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Termination:
@@ -33,7 +40,11 @@ class Termination:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number)
         if self._request.is_asked:
-            raise Stopped(name)
+            now = time.monotonic()
+            if self._stopped_at is None or now > self._stopped_at + CLOSES_WITHIN_S:
+                self._stopped_at = now
+                raise Stopped(name)
+            return
         self._request.asked_by = name
         sys.stderr.write(NOTICE.format(name="Ctrl-C" if name is signal.SIGINT else name.name))
         sys.stderr.flush()
