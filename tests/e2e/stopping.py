@@ -23,7 +23,7 @@ CASES = {
     "two in a checkpoint": ("capture", 2),
 }
 """Where so many signals come at once."""
-AT = {"step": 2, "block": 20, "reward": 9, "capture": 2}
+AT = {"step": 2, "block": 8, "reward": 9, "capture": 2}
 """At the how manieth call."""
 
 

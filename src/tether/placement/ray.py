@@ -25,7 +25,7 @@ from tether.placement.ray_room import Bundle, Room, Spread, room, shares
 from tether.placement.ray_session import Session, check_installed, check_shared_memory, session
 from tether.placement.real_time import RealClock, RealLoop
 from tether.placement.restarts import Restarts
-from tether.placement.termination import Termination, tell_exception
+from tether.placement.termination import Termination, tell_exception, wind_up
 from tether.ports import WeightStore
 from tether.weights.ray import RayStore
 
@@ -147,7 +147,11 @@ class Ray:
             asyncio.Runner(loop_factory=lambda: RealLoop(start_s)) as runner,
         ):
             runner.get_loop().set_exception_handler(tell_exception)
-            return runner.run(main)
+            try:
+                return runner.run(main)
+            except KeyboardInterrupt:
+                wind_up(runner.get_loop(), main)
+                raise
 
     @property
     def num_cpus(self) -> int:

@@ -7,6 +7,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Coroutine
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -48,6 +50,21 @@ class Termination:
         self._request.asked_by = name
         sys.stderr.write(NOTICE.format(name="Ctrl-C" if name is signal.SIGINT else name.name))
         sys.stderr.flush()
+
+
+def wind_up(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, Any]) -> None:
+    """After a stop broke out of the loop: have the main task end what it began, and end.
+
+    A stop inside a task is raised again by every task group around it, and each time out of the loop.
+    """
+    task = next((task for task in asyncio.all_tasks(loop) if task.get_coro() is main), None)
+    if task is None:
+        return
+    task.add_done_callback(lambda _: loop.stop())
+    task.cancel()
+    while not task.done():
+        with suppress(KeyboardInterrupt):
+            loop.run_forever()
 
 
 def tell_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
