@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -60,3 +62,13 @@ def test_json_holds_the_same(tmp_path, capsys, late):
     assert plain["closes"] is True
     assert plain["admitted"] == 4 + 2 * late == sum(fate["rollouts"] for fate in plain["fates"].values())
     assert plain["fates"]["filtered:flat-group"]["lengths"] == {"count": 1, "mean": 12.0, "p50": 12.0, "p90": 12.0}
+
+
+@pytest.mark.parametrize("name", ["ledger", "trace"])
+def test_looking_at_a_run_needs_no_torch(tmp_path, name):
+    folder = make_books(tmp_path / "run")
+    code = (
+        "import sys; from tether.cli import app; "
+        f"app.cli.main(['{name}', {str(folder)!r}], standalone_mode=False); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

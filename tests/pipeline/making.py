@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from tether.errors import EngineLostError
 from tether.evals.runner import Evaluation
 from tether.pipeline.packing import Step
 from tether.pipeline.trainer import StepReport
@@ -65,26 +67,52 @@ def random_groups(seed: int, count: int, size: int, *, vocabulary: int = 24, lon
     return groups
 
 
-@dataclass(slots=True)
+def chance(*names: object) -> float:
+    """A number between 0 and 1 that depends on the names alone."""
+    return random.Random(" ".join(map(str, names))).random()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manners:
+    """What a scripted engine does to those who rely on it."""
+
+    loses: float = 0.0
+    """How likely it dies at a completion's first token, or at a load, once each; all that is under way dies with it."""
+    hangs: float = 0.0
+    """How likely a completion never ends."""
+    load_s: float = 0.0
+    """How long a load takes; what is sampled meanwhile is of the version before."""
+    tells: bool = True
+    """Whether it can tell its flight."""
+
+
+FINE = Manners()
+
+
+@dataclass(slots=True, kw_only=True)
 class Line:
     """A completion of a scripted engine, on its way."""
 
-    versions: list[int] = field(default_factory=list)
+    versions: list[int]
     until_s: float | None = None
     is_interrupted: bool = False
+    is_dead: bool = False
+    waiter: asyncio.Future[None] | None = None
 
 
 class ScriptedEngine:
     """Decodes nothing in particular, each completion at a pace of its own, and stands to what an engine promises."""
 
-    def __init__(self, clock: InlineClock, seed: int = 0) -> None:
-        self._clock, self._seed = clock, seed
+    def __init__(self, clock: InlineClock, seed: int = 0, manners: Manners = FINE) -> None:
+        self._clock, self._seed, self._manners = clock, seed, manners
         self._version, self._number = -1, -1
         self._lines: dict[str, Line] = {}
         self._kept: dict[str, Line] = {}
+        self._died_of: set[str] = set()
         self._is_closed = False
         self._changed = asyncio.Condition()
         self.most = 0
+        self.num_lost = 0
         self.busy_s = 0.0
 
     @property
@@ -95,14 +123,18 @@ class ScriptedEngine:
     def version(self) -> int:
         return self._version
 
-    def _numbers(self, request: GenerationRequest) -> random.Random:
-        return random.Random(f"{self._seed} {request.id}")
-
-    def in_flight(self) -> Mapping[str, Any]:
-        return {id: (list(line.versions), line.until_s, line.is_interrupted) for id, line in self._lines.items()}
+    def in_flight(self) -> Mapping[str, Any] | None:
+        if not self._manners.tells:
+            return None
+        lines = {id: (list(line.versions), line.until_s, line.is_interrupted) for id, line in self._lines.items()}
+        return {"lines": lines, "died of": sorted(self._died_of)}
 
     def restore(self, flight: Mapping[str, Any]) -> None:
-        self._kept = {id: Line(list(versions), *rest) for id, (versions, *rest) in flight.items()}
+        self._died_of = set(flight["died of"])
+        self._kept = {
+            id: Line(versions=list(versions), until_s=until_s, is_interrupted=is_interrupted)
+            for id, (versions, until_s, is_interrupted) in flight["lines"].items()
+        }
 
     async def progress(self) -> dict[str, Completion]:
         return {
@@ -111,21 +143,25 @@ class ScriptedEngine:
         }
 
     async def generate(self, request: GenerationRequest) -> Completion:
-        numbers = self._numbers(request)
+        numbers = random.Random(f"{self._seed} {request.id}")
         length, pace = numbers.randint(1, request.max_tokens), numbers.choice([1.0, 1.0, numbers.random(), 5.0])
+        hangs = numbers.random() < self._manners.hangs
         while self._is_closed:
             async with self._changed:
                 await self._changed.wait()
+        if self._version < 0:
+            raise EngineLostError(f"an engine without weights was asked for {request.id}")
         so_far = [] if request.so_far is None else request.so_far.version.tolist()
-        line = self._lines[request.id] = self._kept.pop(request.id, None) or Line(so_far)
+        line = self._lines[request.id] = self._kept.pop(request.id, None) or Line(versions=so_far)
         self.most = max(self.most, len(self._lines))
         try:
             while len(line.versions) < length or line.until_s is not None:
                 if line.until_s is None:
                     line.versions.append(self._version)
-                    line.until_s = self._clock.due("generate_token", pace)
-                await self._clock.until(line.until_s)
+                    line.until_s = math.inf if hangs else self._clock.due("generate_token", pace)
+                await self._until(line, line.until_s)
                 line.until_s = None
+                self._perhaps_die(request.id)
                 if line.is_interrupted and len(line.versions) < length:
                     done = completion_of([2] * len(line.versions), version=line.versions)
                     return replace(done, finish="interrupted")
@@ -135,16 +171,44 @@ class ScriptedEngine:
             async with self._changed:
                 self._changed.notify_all()
 
+    async def _until(self, line: Line, moment_s: float) -> None:
+        """Wait for a moment, or for the death of the engine."""
+        loop = asyncio.get_running_loop()
+        line.waiter = loop.create_future()
+        timer = None if math.isinf(moment_s) else loop.call_at(moment_s, _arrive, line.waiter)
+        try:
+            await line.waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if line.is_dead:
+            raise EngineLostError("the engine died")
+
+    def _perhaps_die(self, why: str) -> None:
+        if why in self._died_of or chance(self._seed, why, "dies") >= self._manners.loses:
+            return
+        self._died_of.add(why)
+        self.num_lost += 1
+        self._version, self._number, self._is_closed = -1, -1, False
+        for line in self._lines.values():
+            line.is_dead = True
+            if line.waiter is not None:
+                _arrive(line.waiter)
+        raise EngineLostError(f"the engine died of {why}")
+
     async def answer(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         return [completion_of([2], version=self._version) for _ in requests]
 
     async def load(self, publication: Publication, in_flight: InFlight = "finish") -> str:
-        assert self._number in (-1, publication.number, publication.number - 1)
         if in_flight == "finish" and self._lines:
             self._is_closed = True
             async with self._changed:
                 await self._changed.wait_for(lambda: not self._lines)
             self._is_closed = False
+        if self._manners.load_s:
+            await self._clock.until(self._clock.now() + self._manners.load_s)
+        self._perhaps_die(f"load {publication.version}")
+        assert self._number in (-1, publication.number, publication.number - 1), "a publication out of sequence"
         for line in self._lines.values():
             line.is_interrupted = in_flight == "restart"
         self._version, self._number = publication.version, publication.number
@@ -153,26 +217,46 @@ class ScriptedEngine:
         return publication.fingerprint
 
 
-class CountingLearner:
-    """Counts updates and notes the staleness of what it is given; its model is one number, the count."""
+def _arrive(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
-    def __init__(self, skips: frozenset[int] = frozenset()) -> None:
+
+class CountingLearner:
+    """Counts updates and notes the staleness of what it is given, update by update; its model is one number, the
+    count."""
+
+    def __init__(self, skips: Collection[int] = (), updates_per_batch: int = 1) -> None:
         self.updates = 0
+        self.attempts = 0
+        """Updates made or skipped; ``skips`` counts them from 1."""
         self.store = MemoryStore("float32")
-        self.skips = skips
+        self.skips, self.each = frozenset(skips), updates_per_batch
         self.seen: list[set[int]] = []
         self.used: list[str] = []
+        self.batches: list[tuple[int, ...]] = []
 
     async def step(self, step: Step) -> StepReport:
-        versions = torch.cat([m.version for m in step.micro_batches])
-        self.seen.append(set((self.updates - versions).tolist()))
-        self.used += [rollout.id for group in step.groups for rollout in group.rollouts]
-        updated = len(self.seen) not in self.skips
-        self.updates += updated
+        rollouts = [rollout for group in step.groups for rollout in group.rollouts]
+        versions = {int(version) for rollout in rollouts for version in rollout.completion.version}
+        self.used += [rollout.id for rollout in rollouts]
+        self.batches.append(tuple(group.index for group in step.groups))
+        before = self.updates
+        for _ in range(self.each):
+            self.seen.append({self.updates - version for version in versions})
+            self.attempts += 1
+            self.updates += self.attempts not in self.skips
+        updated = self.updates > before
         return StepReport(updated=updated, metrics={"policy/lr": Metric(0.0)}, logp={}, staleness={})
 
     async def publish(self, live: int | None = None) -> Publication:
         return self.store.publish(self.updates, {"w": torch.full((3,), float(self.updates))})
+
+    async def old_publications(self) -> tuple[Publication, ...]:
+        return ()
+
+    async def acquire(self, rollouts: Sequence[Rollout], alive: Collection[str]) -> None:
+        """Nothing is scored."""
 
     remark = ""
 

@@ -24,7 +24,7 @@ from tether.pipeline.scoring import Scorer
 from tether.pipeline.snapshots import Snapshots, WeightCopies
 from tether.pipeline.trainer import Trainer
 from tether.placement.inline import FreeClock
-from tether.placement.parts import Makers
+from tether.placement.parts import EvaluatorMaker, Makers
 from tether.ports import Clock, RolloutEngine, WeightStore
 from tether.replay.routing import Routing
 from tether.weights.memory import MemoryStore
@@ -38,6 +38,11 @@ def makers_of(recipe: Recipe, device: str) -> Makers:
         reward=partial(reward_of, recipe.task.reward),
         dtype=recipe.engine.dtype,
         device=device,
+        evaluator=None
+        if recipe.old.strategy != "evaluator"
+        else EvaluatorMaker(
+            make=partial(evaluator_of, recipe), dtype=recipe.trainer.dtype, versions=versions_held(recipe)
+        ),
     )
 
 

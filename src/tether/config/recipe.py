@@ -268,6 +268,7 @@ def _check(recipe: Recipe) -> None:
             "selection.flat_groups = 'filter' would filter every group of pipeline.group_size = 1, whose rewards are "
             "all equal; train on them, or use a group size of at least 2"
         )
+    _check_dropping(recipe.selection, recipe.pipeline)
     _check_deadline(recipe)
     if recipe.engine.temperature <= 0:
         raise ConfigError(
@@ -288,6 +289,21 @@ def _check(recipe: Recipe) -> None:
             "engine.dtype to bfloat16"
         )
     check_algorithm(recipe)
+
+
+def _check_dropping(selection: Selection, pipeline: Schedule) -> None:
+    """Refuse limits that drop what was just generated: another would be generated in its place, and dropped too."""
+    stale, queue = selection.drop_staleness, selection.drop_queue
+    if stale is not None and pipeline.regime != "sync" and stale < pipeline.lag:
+        raise ConfigError(
+            f"selection.drop_staleness must be at least pipeline.lag = {pipeline.lag}, the age of the newest weights "
+            f"when they are replaced; got {stale}"
+        )
+    if queue is not None and queue < pipeline.prompts_per_step:
+        raise ConfigError(
+            f"selection.drop_queue must be at least pipeline.prompts_per_step = {pipeline.prompts_per_step}, or no "
+            f"batch would ever be full; got {queue}"
+        )
 
 
 def _check_deadline(recipe: Recipe) -> None:

@@ -158,15 +158,16 @@ class GroupBuffer:
         finished would be overtaken too often. Frees no slot."""
         if self._again:
             return tuple(self._held[index] for index in self._again.popleft())
-        if len(self._finished) < count:
+        if not (chosen := self._pick(count)):
             return None
-        chosen = tuple(self._finished.pop() for _ in range(count))
-        if self._overtaken(chosen) > self._window:
-            for index in chosen:
-                self._finished.add(index)
-            return None
+        for index in chosen:
+            self._finished.discard(index)
         self._taken.append(chosen)
         return tuple(self._held[index] for index in chosen)
+
+    def may_take(self, count: int) -> bool:
+        """Whether ``take`` would give a batch."""
+        return bool(self._again or self._pick(count))
 
     def change(self) -> asyncio.Future[None]:
         """Done when ``take`` may have another answer."""
@@ -199,6 +200,16 @@ class GroupBuffer:
     def _changed(self) -> None:
         self._ready.open()
         self._settled.open()
+
+    def _pick(self, count: int) -> tuple[int, ...]:
+        """The next batch; empty if there is none."""
+        if len(self._finished) < count:
+            return ()
+        chosen = tuple(self._finished.pop() for _ in range(count))
+        is_allowed = self._overtaken(chosen) <= self._window
+        for index in chosen:
+            self._finished.add(index)
+        return chosen if is_allowed else ()
 
     def _overtaken(self, chosen: tuple[int, ...]) -> int:
         """How many younger groups would have left before the oldest that stays, if ``chosen`` left."""

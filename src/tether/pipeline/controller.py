@@ -16,6 +16,7 @@ from tether.errors import RunDirectoryError, TetherError
 from tether.evals.estimators import paired_difference
 from tether.evals.runner import EvalOptions, Evaluation
 from tether.journal.schema import INTERRUPTED
+from tether.journal.spans import TRAINER
 from tether.journal.writer import RunWriter
 from tether.pipeline.alarms import Alarms
 from tether.pipeline.books import check_balance
@@ -53,10 +54,11 @@ class Controller:
     """Steps between stored samples."""
     doubts: tuple[str, ...] = ()
     """What the recipe does that is known to be doubtful: told at the start."""
+    alarms: Alarms = field(default_factory=Alarms)
+    """What a person should hear of while it goes on."""
     observers: tuple[Observer, ...] = ()
     """Told of every event after it is written: the console."""
     _evaluations: list[Evaluation] = field(default_factory=list)
-    _alarms: Alarms = field(default_factory=Alarms)
     _skipped: int = 0
     _step: int = 0
     _restored: tuple[LoopsState, Path] | None = None
@@ -94,7 +96,7 @@ class Controller:
         """Go on from what a checkpoint holds, instead of beginning."""
         self._step = snapshot.loops.done
         self._evaluations = list(snapshot.evaluations)
-        self._alarms, self._skipped = snapshot.alarms, snapshot.skipped
+        self.alarms, self._skipped = snapshot.alarms, snapshot.skipped
         self._restored = going_on(snapshot, self.checkpoint_options.partials), state
 
     async def _run(self) -> None:
@@ -125,6 +127,8 @@ class Controller:
         await self._saver.end()
         self.loops.ledger.close_rest()
         check_balance(self.loops.ledger, self.loops.num_admitted)
+        for message in self.alarms.look_back():
+            self.warn(message)
         self._tell(self._event("finish", {**self._gain(), **self._balance()}))
         self.writer.sync()
 
@@ -153,7 +157,7 @@ class Controller:
         if self.samples and (number == 1 or number % self.samples_every == 0):
             decode = self.loops.rolling.judge.decode
             self.writer.rollouts([sample_of(row, number, report, decode) for row in _spread(step, self.samples)])
-        for message in self._alarms.look(metrics):
+        for message in self.alarms.look(metrics):
             self.warn(message)
         if number == self.loops.steps:
             await self._saver.end()
@@ -167,7 +171,8 @@ class Controller:
         await self._saver.look()
         stops = self.stop.is_asked and number < self.loops.steps
         if self.checkpoint_options.due(number) or stops:
-            await self.loops.watch.timing("checkpoint", self._save(number))
+            with self.loops.rolling.timeline.spanning(TRAINER, "checkpoint"):
+                await self.loops.watch.timing("checkpoint", self._save(number))
         if stops:
             await self._saver.end()
             self.stop.check(number, saved=True)
@@ -182,7 +187,7 @@ class Controller:
             partials=partials,
             open_lines=self.loops.ledger.open_lines,
             evaluations=tuple(self._evaluations),
-            alarms=copy.deepcopy(self._alarms),
+            alarms=copy.deepcopy(self.alarms),
             skipped=self._skipped,
         )
         await self._saver.begin(number, snapshot, self.writer.offsets())
@@ -194,7 +199,8 @@ class Controller:
     async def _evaluate(self, number: int) -> None:
         if not self.eval_options.due(number, self.loops.steps):
             return
-        evaluation = await self.loops.watch.timing("eval", self.loops.learner.evaluate())
+        with self.loops.rolling.timeline.spanning(TRAINER, "eval"):
+            evaluation = await self.loops.watch.timing("eval", self.loops.learner.evaluate())
         self._evaluations.append(evaluation)
         self._tell(self._event("eval", evaluation.metrics()))
 
@@ -215,7 +221,10 @@ class Controller:
 
     def _balance(self) -> Metrics:
         counts = {fate: float(count) for fate, count in self.loops.ledger.balance().items()}
-        return {"ledger/balance": Metric(counts, "sum")} if counts else {}
+        if not counts:
+            return {}
+        admitted = Metric(float(self.loops.num_admitted), "last")
+        return {"ledger/balance": Metric(counts, "sum"), "ledger/admitted": admitted}
 
     def _now(self) -> float:
         return self.loops.rolling.clock.now()

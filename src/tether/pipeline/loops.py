@@ -102,6 +102,8 @@ class Loops:
     ledger: Ledger
     dump: Dump
     """Stores a batch that holds a non-finite number; gives the error that says where."""
+    acquires: bool = False
+    """Whether the learner scores what was sampled before each update: old log-probs by ``interruption``."""
     done: int = field(init=False, default=0)
     """Batches that are done."""
     asking_s: float | None = field(init=False, default=None)
@@ -186,6 +188,8 @@ class Loops:
         for number in range(self.done + 1, self.steps + 1):
             with timeline.waiting("data"):
                 step = await self._patiently("a batch", self.packed.get)
+            if self.acquires:
+                await self.watch.timing("train", self._acquire())
             used_s, updates = clock.now(), self.learner.updates
             try:
                 report = await self.watch.timing("train", self.learner.step(step))
@@ -201,6 +205,18 @@ class Loops:
                 await self._publish()
             await clock.quiet()
             await between(number)
+
+    async def _acquire(self) -> None:
+        """Have the learner score what was sampled since the publication before the last."""
+        rolling = self.rolling
+        rollouts = {rollout.id: rollout for rollout in self._held()}
+        progress = await rolling.pool.progress()
+        for group in rolling.open.values():
+            rollouts |= {rollout.id: rollout for rollout in group.parts(progress)}
+        versions = [version for _, version in self.publisher.loads]
+        since = versions[-2] if len(versions) > 1 else 0
+        fresh = [r for r in rollouts.values() if int(r.completion.version.max(initial=-1)) >= since]
+        await self.learner.acquire(fresh, tuple(rollouts))
 
     async def _patiently(self, what: str, wait: Callable[[], Awaitable[T]]) -> T:
         """Await something for as long as rollouts come to an end meanwhile."""
@@ -248,8 +264,8 @@ class Loops:
         rolling, buffer = self.rolling, self.rolling.buffer
         while True:
             await rolling.clock.quiet()
-            if rolling.selection.drops:
-                self._drop()
+            if rolling.selection.drops and buffer.may_take(self.schedule.prompts_per_step):
+                self._drop()  # only now: in place of a group dropped while all wait for a slow one, another would come
             if (groups := buffer.take(self.schedule.prompts_per_step)) is not None:
                 return groups
             await buffer.change()

@@ -40,7 +40,8 @@ class _Seat:
 
     engine: RolloutEngine
     under_way: set[str] = field(default_factory=set)
-    is_up: bool = True
+    reviving: asyncio.Task[None] | None = None
+    """A new engine takes the weights."""
     told_s: float = 0.0
     """Of its working time, what was told to a stopwatch."""
     idle_since: float | None = 0.0
@@ -138,6 +139,8 @@ class Pool:
 
     async def _seat(self, id: str, place: Place) -> str:
         """Wait for room, oldest place first; the engine that has it, and counts the rollout from here on."""
+        for given_up in (seat.reviving for seat in self._seats.values() if seat.reviving and seat.reviving.done()):
+            given_up.result()  # raises
         if name := self._roomiest():
             self._take(name, id)
             return name
@@ -146,7 +149,7 @@ class Pool:
         try:
             return await seat
         except asyncio.CancelledError:
-            if seat.done() and not seat.cancelled():
+            if seat.done() and not seat.cancelled() and seat.exception() is None:
                 self._leave(seat.result(), id)
             raise
 
@@ -177,18 +180,27 @@ class Pool:
 
     def _roomiest(self) -> str:
         """The first of the engines that have least to do; empty if none has room."""
-        up = {name: len(seat.under_way) for name, seat in self._seats.items() if seat.is_up}
+        up = {name: len(seat.under_way) for name, seat in self._seats.items() if seat.reviving is None}
         name = min(up, key=lambda name: up[name], default="")
         return name if name and up[name] < self._rows else ""
 
     async def _revived(self, name: str) -> None:
-        """Have a new engine take the weights; whoever notices first sees to it, and the others ask elsewhere."""
+        """Have a new engine take the weights. Whoever notices first waits for it, and the others ask elsewhere; it goes
+        on if that one's time is up, for nobody else would begin it again."""
         seat = self._seats[name]
-        if not seat.is_up:
-            return
-        seat.is_up = False
-        await self.revive(name)
-        seat.is_up = True
+        if seat.reviving is None:
+            seat.reviving = asyncio.create_task(self._revive(name, seat), name=f"revive {name}")
+            await asyncio.shield(seat.reviving)
+
+    async def _revive(self, name: str, seat: _Seat) -> None:
+        try:
+            await self.revive(name)
+        except Exception as error:
+            for _, _, waiter in self._waiting:
+                if not waiter.done():
+                    waiter.set_exception(error)
+            raise
+        seat.reviving = None
         self._hand_out()
 
 

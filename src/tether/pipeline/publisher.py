@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from tether.errors import EngineLostError, SelfCheckError
 from tether.journal.merging import merge
 from tether.pipeline.learner import Learner
+from tether.pipeline.old_policy import Evaluator
 from tether.ports import Clock, InFlight, Publication, RolloutEngine
-from tether.records import Metrics
+from tether.records import Metric, Metrics
 
 Check = Callable[[str, RolloutEngine, Publication], Awaitable[Metrics]]
 """Looks at what an engine makes of a version; raises if it is not what the learner published, else gives what it
@@ -29,6 +30,7 @@ class Publisher:
         clock: on which a publication takes its time.
         checks: asked after each load, of each engine.
         in_flight: what becomes of completions under way.
+        evaluator: of old log-probs; it holds a version before an engine samples from it.
     """
 
     def __init__(
@@ -38,13 +40,15 @@ class Publisher:
         clock: Clock,
         checks: tuple[Check, ...] = (),
         in_flight: InFlight = "finish",
+        evaluator: Evaluator | None = None,
     ) -> None:
         self._learner, self._engines, self._clock, self._checks = learner, engines, clock, checks
-        self._in_flight = in_flight
+        self._in_flight, self._evaluator = in_flight, evaluator
         self.version = -1
         self.loads: deque[tuple[float, int]] = deque(maxlen=LOADS_KEPT)
         """When all engines held which version, the newest last."""
         self._publication: Publication | None = None
+        self._turns = {name: asyncio.Lock() for name in engines}
         self._measured: Metrics = {}
 
     async def publish(self, live: int | None = None) -> Publication | None:
@@ -56,15 +60,21 @@ class Publisher:
             return None
         publication = await self._learner.publish(live)
         await self.load(publication)
+        if self._evaluator is not None and live is not None:
+            await self._evaluator.forget(live)
+        self._measured["publication/bytes"] = Metric(float(publication.num_bytes), "sum")
         await self._clock.spend("publish")
         return publication
 
     async def load(self, publication: Publication) -> None:
         """Have every engine take a version that was published; those that die over it are started anew, and again."""
+        if self._evaluator is not None:
+            for held in await self._learner.old_publications():
+                await self._evaluator.load(held)
         self._publication = publication
         async with asyncio.TaskGroup() as tasks:
             for name in self._engines:
-                tasks.create_task(self._load(name, publication), name=f"load {name}")
+                tasks.create_task(self._load(name), name=f"load {name}")
         self.version = publication.version
         self.loads.append((self._clock.now(), publication.version))
         measured: list[Metrics] = []
@@ -74,20 +84,23 @@ class Publisher:
 
     async def revive(self, name: str) -> None:
         """Have an engine that was started anew take the version that the others hold, and check it."""
-        assert self._publication is not None, "a run publishes before it generates"
-        publication = self._publication
-        await self._load(name, publication)
+        publication = await self._load(name)
         for check in self._checks:
             self._measured = merge([self._measured, await check(name, self._engines[name], publication)])
 
-    async def _load(self, name: str, publication: Publication) -> None:
+    async def _load(self, name: str) -> Publication:
+        """Have an engine take the newest publication, whichever that is by now: one that dies over it, or over the one
+        before, must not come back with old weights."""
         engine = self._engines[name]
-        while True:
-            try:
-                received = await engine.load(publication, self._in_flight)
-                break
-            except EngineLostError:  # the placement counts how often, and gives up
-                continue
+        async with self._turns[name]:
+            while True:
+                publication = self._publication
+                assert publication is not None, "a run publishes before it generates"
+                try:
+                    received = await engine.load(publication, self._in_flight)
+                    break
+                except EngineLostError:  # the placement counts how often, and gives up
+                    continue
         if received != publication.fingerprint or engine.version != publication.version:
             raise SelfCheckError(
                 f"self-check 'acknowledgement' failed at version {publication.version}: {name} says that it holds "
@@ -95,6 +108,7 @@ class Publisher:
                 "was published. What arrived is not what the trainer sent: look at the weight store and at the "
                 "engine's load"
             )
+        return publication
 
     def take_measured(self) -> Metrics:
         """What the checks of the last load measured; nothing if that was taken already."""

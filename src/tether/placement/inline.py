@@ -77,11 +77,13 @@ class Inline:
     def open(self, makers: Makers) -> Iterator[Parts]:
         """All parts in this process."""
         store, clock = MemoryStore(makers.dtype), self.clock()
-        learner = makers.learner(store, makers.device)
+        full = None if (held := makers.evaluator) is None else MemoryStore(held.dtype, held.versions)
+        learner = makers.learner(store, makers.device, full)
         parts = Parts(
             learner=learner,
             engines={f"engine-{n}": makers.engine(store, clock, makers.device) for n in range(self.engines)},
             score=score_here(makers.reward()),
+            evaluator=None if held is None or full is None else held.make(full, makers.device),
             clock=clock,
             vocabulary=learner.loaded.vocabulary,
             device=makers.device,

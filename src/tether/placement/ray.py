@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 from tether.errors import ConfigError
 from tether.journal.writer import process_facts
@@ -17,7 +18,8 @@ from tether.pipeline.stopwatch import Stopwatch
 from tether.placement.deadlines import Deadlines
 from tether.placement.parts import MOST_ENGINES, Makers, Notices, Parts
 from tether.placement.ray_engine import RayEngine
-from tether.placement.ray_host import EnginePart, LearnerPart
+from tether.placement.ray_evaluator import RayEvaluator
+from tether.placement.ray_host import EnginePart, EvaluatorPart, LearnerPart
 from tether.placement.ray_learner import RayLearner
 from tether.placement.ray_process import Process, Terms
 from tether.placement.ray_rewards import RewardPart, RewardPool
@@ -27,6 +29,7 @@ from tether.placement.real_time import RealClock, RealLoop
 from tether.placement.restarts import Restarts
 from tether.placement.termination import Termination, tell_exception, wind_up
 from tether.ports import WeightStore
+from tether.weights.directory import DirectoryStore
 from tether.weights.ray import RayStore
 
 T = TypeVar("T")
@@ -35,6 +38,7 @@ LEAST_STORE = 80 * 2**20
 """Bytes that Ray needs at least for its object store."""
 MOST_THREADS = 1024
 MOST_WORKERS = 4096
+LEARNER, EVALUATOR = "learner", "evaluator"
 VERSIONS_KEPT = 2
 """The one that the engine holds, and the one before, with which it is compared."""
 
@@ -61,6 +65,10 @@ class Ray:
     """How many sample, a process with a copy of the model each."""
     reward_workers: int = 0
     """Processes that judge; 0: the controller does."""
+    weights: Literal["object-store", "directory"] = "object-store"
+    """How versions travel: through Ray's shared memory and network, or as files in ``weights_folder``."""
+    weights_folder: str = ""
+    """An absolute path at which all nodes see the same folder, for this run alone; for ``weights = "directory"``."""
     spread: Spread = "pack"
     """``pack``: on as few nodes as possible; ``spread``: on as many."""
     threads: int = 1
@@ -84,6 +92,16 @@ class Ray:
             raise ConfigError(
                 f"placement.object_store_bytes must lie in {LEAST_STORE} .. 2^50; got {self.object_store_bytes}"
             )
+        if (self.weights == "directory") != bool(self.weights_folder):
+            raise ConfigError(
+                "placement.weights_folder is for placement.weights = 'directory', which needs one; got weights "
+                f"{self.weights!r} and weights_folder {self.weights_folder!r}: set both, or neither"
+            )
+        if self.weights_folder and not Path(self.weights_folder).is_absolute():
+            raise ConfigError(
+                "placement.weights_folder must be an absolute path, for every process reads it from where it runs; got "
+                f"{self.weights_folder!r}"
+            )
         if not 1.0 <= self.heartbeat_s <= 1e9:
             raise ConfigError(f"placement.heartbeat_s must lie in 1 .. 1e9 seconds; got {self.heartbeat_s}")
         if not 0 <= self.max_restarts <= 10**6:
@@ -100,45 +118,57 @@ class Ray:
     @contextmanager
     def open(self, makers: Makers) -> Iterator[Parts]:
         """Start all processes and wait until each has its part."""
-        watch, notices = Stopwatch(), Notices()
-        restarts = Restarts(self.max_restarts, notices)
+        held = makers.evaluator
+        roles = self.bundles(makers.device, 0.0 if makers.device == "cpu" else 1.0, has_evaluator=held is not None)
+        num_cpus = int(sum(bundle["CPU"] for bundle in roles.values()))
         with (
-            session(self.address, num_cpus=self.num_cpus, object_store_bytes=self.object_store_bytes) as ray_session,
-            room(self.bundles(makers.device, ray_session.num_gpus), self.spread, self.deadlines.start_s) as found,
+            session(self.address, num_cpus=num_cpus, object_store_bytes=self.object_store_bytes) as ray_session,
+            room(
+                self.bundles(makers.device, ray_session.num_gpus, has_evaluator=held is not None),
+                self.spread,
+                self.deadlines.start_s,
+            ) as found,
             ExitStack() as processes,
         ):
-            start = partial(self._start, ray_session, found, makers)
-            learner = RayLearner(start("learner", LearnerPart), self.deadlines, watch, notices)
-            processes.callback(learner.end)
-            engines = {
-                name: RayEngine(partial(start, name, EnginePart), self.deadlines, restarts, notices)
-                for name in self._engine_names
-            }
-            rewards = RewardPool(
-                partial(self._start_worker, ray_session, found, makers),
-                self._worker_names,
-                self.deadlines,
-                restarts,
-                notices,
-            )
-            processes.callback(rewards.end)
-            for engine in engines.values():
-                processes.callback(engine.end)
-            learner.started()
-            for engine in engines.values():
-                engine.started()
-            rewards.started()
-            notices.process(process_facts("controller" if self.reward_workers else "controller, rewards"))
-            yield Parts(
-                learner=learner,
-                engines=engines,
-                score=rewards.score if self.reward_workers else score_here(makers.reward()),
-                clock=RealClock(),
-                vocabulary=learner.vocabulary,
-                device="cpu",
-                watch=watch,
-                notices=notices,
-            )
+            yield self._opened(makers, partial(self._start, ray_session, found), processes)
+
+    def _opened(
+        self, makers: Makers, start: Callable[[Callable[[], Any], str], Process], processes: ExitStack
+    ) -> Parts:
+        """Start everything at once, then wait for each."""
+        device = "cuda" if makers.device.startswith("cuda") else makers.device
+        watch, notices = Stopwatch(), Notices()
+        terms = (self.deadlines, Restarts(self.max_restarts, notices), notices)
+        store = self._store(makers.dtype, VERSIONS_KEPT, "engines")
+        full, evaluator = None, None
+        if (held := makers.evaluator) is not None:
+            full = self._store(held.dtype, held.versions, "evaluator")
+            evaluator = RayEvaluator(partial(start, partial(EvaluatorPart, held.make, full, device), EVALUATOR), *terms)
+        learner = RayLearner(
+            start(partial(LearnerPart, makers, store, full, device), LEARNER), self.deadlines, watch, notices
+        )
+        engine = partial(start, partial(EnginePart, makers, store, device))
+        engines = {name: RayEngine(partial(engine, name), *terms) for name in self._engine_names}
+        rewards = RewardPool(partial(start, partial(RewardPart, makers.reward)), self._worker_names, *terms)
+        parts: list[RayLearner | RayEngine | RewardPool | RayEvaluator] = [learner, *engines.values(), rewards]
+        if evaluator is not None:
+            parts.append(evaluator)
+        for part in parts:
+            processes.callback(part.end)
+        for part in parts:
+            part.started()
+        notices.process(process_facts("controller" if self.reward_workers else "controller, rewards"))
+        return Parts(
+            learner=learner,
+            engines=engines,
+            score=rewards.score if self.reward_workers else score_here(makers.reward()),
+            evaluator=evaluator,
+            clock=RealClock(),
+            vocabulary=learner.vocabulary,
+            device="cpu",
+            watch=watch,
+            notices=notices,
+        )
 
     def run(self, main: Coroutine[Any, Any, T], stop: StopRequest | None = None, *, start_s: float = 0.0) -> T:
         """Run a coroutine to its end under real time that begins at ``start_s``."""
@@ -153,21 +183,17 @@ class Ray:
                 wind_up(runner.get_loop(), main)
                 raise
 
-    @property
-    def num_cpus(self) -> int:
-        """That Ray counts for all processes of a run."""
-        return self.threads * (1 + self.engines) + self.reward_workers
-
-    def bundles(self, device: str, num_gpus: float) -> dict[str, Bundle]:
+    def bundles(self, device: str, num_gpus: float, *, has_evaluator: bool = False) -> dict[str, Bundle]:
         """What each process needs, by role."""
+        models = [*self._engine_names, *([EVALUATOR] if has_evaluator else [])]
         on_gpu: list[dict[str, float]] = [{}, {}]
         if device.startswith("cuda"):
             if num_gpus == 0:
                 raise ConfigError(f"run.device {device!r} needs a GPU that Ray can hand out; there is none: use cpu")
-            on_gpu = [{"GPU": share} for share in shares(1 + self.engines, num_gpus)]
+            on_gpu = [{"GPU": share} for share in shares(1 + len(models), num_gpus)]
         cpus = {"CPU": float(self.threads)}
-        bundles: dict[str, Bundle] = {"learner": cpus | on_gpu[0]}
-        bundles.update(dict.fromkeys(self._engine_names, cpus | on_gpu[1]))
+        bundles: dict[str, Bundle] = {LEARNER: cpus | on_gpu[0]}
+        bundles.update(dict.fromkeys(models, cpus | on_gpu[1]))
         bundles.update((name, {"CPU": 1.0}) for name in self._worker_names)
         return bundles
 
@@ -179,22 +205,12 @@ class Ray:
     def _worker_names(self) -> tuple[str, ...]:
         return tuple(f"reward-{n}" for n in range(self.reward_workers))
 
-    def _start(
-        self,
-        ray_session: Session,
-        found: Room,
-        makers: Makers,
-        role: str,
-        part: Callable[[Makers, WeightStore, str], Any],
-    ) -> Process:
-        store = RayStore(makers.dtype, limit_bytes=self.object_store_bytes, keep=VERSIONS_KEPT)
-        device = "cuda" if makers.device.startswith("cuda") else makers.device
-        make = partial(part, makers, store, device)
-        return Process(role, make, self._terms(ray_session, found, role, self.threads), on_start=ray_session.keep)
+    def _store(self, dtype: str, keep: int, what: str) -> WeightStore:
+        if self.weights == "directory":
+            return DirectoryStore(Path(self.weights_folder) / what, dtype, keep=keep)
+        return RayStore(dtype, limit_bytes=self.object_store_bytes, keep=keep)
 
-    def _start_worker(self, ray_session: Session, found: Room, makers: Makers, role: str) -> Process:
-        make = partial(RewardPart, makers.reward)
-        return Process(role, make, self._terms(ray_session, found, role, 1), on_start=ray_session.keep)
-
-    def _terms(self, ray_session: Session, found: Room, role: str, threads: int) -> Terms:
-        return Terms(resources=found.of(role, threads), heartbeat_s=self.heartbeat_s, logs=ray_session.logs)
+    def _start(self, ray_session: Session, found: Room, make: Callable[[], Any], role: str) -> Process:
+        threads = 1 if role in self._worker_names else self.threads
+        terms = Terms(resources=found.of(role, threads), heartbeat_s=self.heartbeat_s, logs=ray_session.logs)
+        return Process(role, make, terms, on_start=ray_session.keep)

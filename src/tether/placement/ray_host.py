@@ -17,17 +17,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tether.journal.writer import process_facts
+from tether.pipeline.acquisition import Acquisition
 from tether.pipeline.capture import Captured
+from tether.pipeline.old_policy import Evaluator
 from tether.pipeline.writing import Into
 from tether.placement.desk import Desk
 from tether.placement.parts import Facts, Makers
 from tether.placement.real_time import RealClock
 from tether.ports import EngineCapabilities, GenerationRequest, InFlight, Publication, WeightStore
-from tether.records import Completion
+from tether.records import Completion, Floats, Rollout
 
 T = TypeVar("T")
 CONTROL = "control"
 """The concurrency group that answers whatever the part does."""
+TURNS = 3
+"""Of the event loop, in which what is done is collected and sent before the next piece blocks it."""
 
 
 class Host:
@@ -89,17 +93,41 @@ class EnginePart:
         return await self._engine.progress(), self._engine.busy_s
 
 
+class EvaluatorPart:
+    """An evaluator of old log-probs in a process of its own; rollouts come over a desk, and are scored one by one."""
+
+    def __init__(self, make: Callable[[WeightStore, str], Evaluator], store: WeightStore, device: str) -> None:
+        self._evaluator, self._is_scoring = make(store, device), asyncio.Lock()
+        self.load, self.forget = self._evaluator.load, self._evaluator.forget
+        desk = Desk(self._score, lambda: 0.0)
+        self.submit, self.cancel, self.collect = desk.submit, desk.cancel, desk.collect
+
+    def about(self) -> None:
+        """Nothing that the controller must know."""
+
+    async def _score(self, rollout: Rollout) -> Floats:
+        async with self._is_scoring:
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            return await self._evaluator.score(rollout)
+
+
 class LearnerPart:
     """A learner in a process of its own. Steps come packed in ordinary memory and go to the device here."""
 
-    def __init__(self, makers: Makers, store: WeightStore, device: str) -> None:
-        self._learner, self._device = makers.learner(store, device), device
+    def __init__(self, makers: Makers, store: WeightStore, full_store: WeightStore | None, device: str) -> None:
+        self._learner, self._device = makers.learner(store, device, full_store), device
         self._captured: Captured | None = None
 
     def about(self) -> Mapping[str, Any]:
         """What the controller must know to make its steps."""
         learner = self._learner
-        return {"vocabulary": learner.loaded.vocabulary, "sharing": learner.sharing, "remark": learner.remark}
+        return {
+            "vocabulary": learner.loaded.vocabulary,
+            "sharing": learner.sharing,
+            "remark": learner.remark,
+            "acquires": isinstance(learner.old, Acquisition),
+        }
 
     async def step(self, step: Any) -> Any:
         """The report, with arrays for tensors, which travel much faster, and the updates made."""

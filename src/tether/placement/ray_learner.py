@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,16 @@ class RayLearner:
         """Put the weights of this moment into the store; no token that is still to be used is older than ``live``."""
         publication: Publication = await self._call("publish", live, deadline="publish", kind="publish")
         return publication
+
+    async def old_publications(self) -> tuple[Publication, ...]:
+        """What an evaluator of old log-probs must hold."""
+        publications: tuple[Publication, ...] = await self._call("old_publications", deadline="publish", kind="publish")
+        return publications
+
+    async def acquire(self, rollouts: Sequence[Rollout], alive: Collection[str]) -> None:
+        """Score what must be scored before the next update; where nothing must, nothing is sent."""
+        if self._about["acquires"]:
+            await self._call("acquire", list(rollouts), list(alive), deadline="step", kind="train")
 
     async def score(
         self, rollouts: Sequence[Rollout], publication: Publication, temperature: float, *, formats: bool = True
