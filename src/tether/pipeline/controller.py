@@ -160,6 +160,7 @@ class Controller:
         for message in self.alarms.look(metrics):
             self.warn(message)
         if number == self.loops.steps:
+            await self._saver.end()
             await self.loops.learner.save_model(self.checkpoints.model)  # before the evaluation, which may be stopped
         await self._evaluate(number)
 

@@ -19,7 +19,7 @@ from tether.journal.writer import process_facts
 from tether.pipeline.interrupts import StopRequest
 from tether.pipeline.rollouts import score_here
 from tether.placement.parts import MOST_ENGINES, Makers, Parts
-from tether.placement.termination import Termination, tell_exception
+from tether.placement.termination import Termination, tell_exception, wind_up
 from tether.placement.virtual_time import VirtualLoop, arrive
 from tether.placement.watchdog import Watchdog
 from tether.weights.memory import MemoryStore
@@ -108,6 +108,9 @@ class Inline:
             loop.set_exception_handler(tell_exception)
             try:
                 return runner.run(main)
+            except KeyboardInterrupt:
+                wind_up(loop, main)
+                raise
             except asyncio.CancelledError:
                 if loop.stall:
                     raise StalledError(loop.stall) from None

@@ -27,7 +27,7 @@ from tether.placement.ray_room import Bundle, Room, Spread, room, shares
 from tether.placement.ray_session import Session, check_installed, check_shared_memory, session
 from tether.placement.real_time import RealClock, RealLoop
 from tether.placement.restarts import Restarts
-from tether.placement.termination import Termination, tell_exception
+from tether.placement.termination import Termination, tell_exception, wind_up
 from tether.ports import WeightStore
 from tether.weights.directory import DirectoryStore
 from tether.weights.ray import RayStore
@@ -177,7 +177,11 @@ class Ray:
             asyncio.Runner(loop_factory=lambda: RealLoop(start_s)) as runner,
         ):
             runner.get_loop().set_exception_handler(tell_exception)
-            return runner.run(main)
+            try:
+                return runner.run(main)
+            except KeyboardInterrupt:
+                wind_up(runner.get_loop(), main)
+                raise
 
     def bundles(self, device: str, num_gpus: float, *, has_evaluator: bool = False) -> dict[str, Bundle]:
         """What each process needs, by role."""
