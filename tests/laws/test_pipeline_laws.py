@@ -17,7 +17,7 @@ from tether.placement.inline import Costs
 
 from .worlds import check, close, overtaken, random_schedule, random_world
 
-NUM_WORLDS = 400
+NUM_WORLDS = 300
 NUM_RESUMED = 100
 NUM_WRONG = 60
 MANY = 20
@@ -45,13 +45,12 @@ def hold(seeds: range, *, has_trouble: bool) -> None:
             error.add_note(f"world {seed} has {schedule} and {world}")
             raise
         if max(max(seen) for seen in run.learner.seen) == schedule.bound:
-            reached[f"{schedule.regime} {schedule.window > 0} {schedule.updates_per_batch}"] += 1
+            reached[schedule.regime + " with a window" * (schedule.window > 0)] += 1
         met.update(run.ledger.balance())
         met["overtaken"] += overtaken(run)
         met["lost engines"] += sum(engine.num_lost for engine in run.engines.values())
         met["mixed"] += any(len(seen) > 1 for seen in run.learner.seen)
-    regimes = ("sync False", "batch-async False", "fully-async False", "fully-async True")
-    assert {f"{regime} {each}" for regime in regimes for each in (1, 2, 3)} <= set(reached)
+    assert set(reached) >= {"sync", "batch-async", "fully-async", "fully-async with a window"}
     troubles = {"filtered:flat-group", "filtered:too-few-survivors", "filtered:no-advantage", "evicted:staleness"}
     troubles |= {"evicted:queue", "failed:reward", "failed:reward-deadline", "failed:deadline", "lost engines"}
     assert {"trained", "overtaken", "mixed", *(troubles if has_trouble else ())} <= set(+met), met
