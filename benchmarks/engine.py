@@ -3,7 +3,9 @@
 Same prompts, number format, threads and number of new tokens, plain sampling at temperature 1, no end of sequence;
 rounds alternate, medians are printed. The engine also reports log-probabilities and entropies, ``generate`` does not.
 ``floor`` is what the forward passes alone allow, measured inside the same runs. Rows of group 8 are eight completions a
-prompt. The last block measures the parts a decode path is made of, each against what else it could be.
+prompt. Then requests asked one by one, as a run asks them, against the same ones answered in lots: all at once, with as
+many rows; and more than there are rows, of limits that differ, so that rows join and leave all the time. The last block
+measures the parts a decode path is made of, each against what else it could be.
 
     tether model smollm2 --out smollm2          # once
     python benchmarks/engine.py                 # or --model FOLDER, --dtype float32, --rounds N
@@ -31,6 +33,7 @@ from tether.engines.torch import Torch, TorchEngine
 from tether.models.loading import LoadedModel, load_model
 from tether.placement.inline import FreeClock
 from tether.ports import GenerationRequest
+from tether.records import Completion
 from tether.weights.memory import MemoryStore
 
 ROWS = (1, 16, 64)
@@ -125,6 +128,40 @@ def compare(source: str, dtype: str, rounds: int) -> None:
         print(f"{rows} rows in groups of {GROUP} take {1 / gain:.2f} of the cpu-seconds of as many single prompts")
 
 
+async def ask_all(engine: TorchEngine, requests: list[GenerationRequest]) -> list[Completion]:
+    return await asyncio.gather(*map(engine.generate, requests))
+
+
+def stream(source: str, dtype: str, rounds: int) -> None:
+    """Requests asked one by one against ``answer``: the same requests, rows and engine."""
+    own = replace(load_model(source, dtype=dtype), eos_ids=())
+    print(f"\n{Path(source).name}, {dtype}: asked one by one against answered in lots, medians of {rounds}; tokens/s")
+    print("requests  rows  limits    one by one   lots   ratio  cpu ratio")
+    for count, rows, limits in ((64, 64, (NEW,)), (512, 512, (NEW,)), (256, 64, (NEW,)), (256, 64, (4, 8, 16, 48))):
+        engine = TorchEngine(own, Torch(dtype=dtype, max_rows=rows), store=MemoryStore(dtype), clock=FreeClock())
+        prompts = prompts_of(count, GROUP, own.model.config.vocab_size).tolist()
+        asked = [
+            GenerationRequest(
+                id=str(i), prompt_ids=tuple(ids), seed=i, max_tokens=limits[i * 7 % len(limits)], temperature=1.0
+            )
+            for i, ids in enumerate(prompts)
+        ]
+        tokens = sum(request.max_tokens for request in asked)
+        passes = Passes(own.model)
+        works = [
+            lambda e=engine, r=asked: asyncio.run(ask_all(e, r)),
+            lambda e=engine, r=asked: asyncio.run(e.answer(r)),
+        ]
+        pairs = [[timed(work, passes) for work in works] for _ in range(rounds + 1)][1:]
+        mine, lots = (median(list(column)) for column in zip(*pairs, strict=True))
+        told = str(NEW) if len(limits) == 1 else f"{min(limits)}..{max(limits)}"
+        print(
+            f"{count:8d} {rows:5d}  {told:>6s} {tokens / mine.wall_s:13.0f} {tokens / lots.wall_s:6.0f} "
+            f"{lots.wall_s / mine.wall_s:7.2f} {lots.cpu_s / mine.cpu_s:10.2f}",
+            flush=True,
+        )
+
+
 def cpu_ms(work: Callable[[], object]) -> float:
     """Median processor time of one call, in milliseconds; of fewer calls where one takes long."""
     work()
@@ -193,8 +230,10 @@ def main() -> int:
     has_model = (Path(given.model) / "config.json").is_file()
     print_machine()
     compare("tiny-moe", given.dtype, given.rounds)
+    stream("tiny-moe", given.dtype, given.rounds)
     if has_model:
         compare(given.model, given.dtype, given.rounds)
+        stream(given.model, given.dtype, given.rounds)
     else:
         print(
             f"\nno model in {given.model!r}: make it with `tether model smollm2 --out smollm2`, or give --model FOLDER"

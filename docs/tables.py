@@ -15,7 +15,7 @@ from curves import lines_of
 from tether.config.bind import bind
 from tether.config.presets import PRESETS, preset
 from tether.config.recipe import Recipe, load
-from tether.config.review import MISSING, PROVIDED, doubts_of, missing_inputs
+from tether.config.review import MISSING, PROVIDED, asked_inputs, doubts_of, missing_inputs
 from tether.core.algorithm import Algorithm
 from tether.core.composition import factors_of, product_of, shown
 from tether.core.memory import Smoothed
@@ -33,6 +33,7 @@ REQUIRED: Final[Mapping[str, Mapping[str, Any]]] = {
 """Options without a default; their values do not show."""
 COSTS: Final[Mapping[str, str]] = {
     "logp_anchor": "nothing: the forward pass of a batch's first update serves",
+    "logp_old": "what `old.strategy` costs: copies of the weights and a forward pass a version, or a second model",
     "logp_average": "a forward pass a batch, a copy of the weights",
     "entropy_behavior": "an entropy a token, from the engine",
     "top_k_behavior": "K log-probs a token, from the engine",
@@ -276,14 +277,16 @@ def _algorithm(name: str) -> Algorithm | None:
 
 def _trains(name: str) -> str:
     """Whether a run of the quickstart would start with it, and what is missing if not."""
+    own = _algorithm(name)
+    is_old = own is not None and "logp_old" in asked_inputs(own)
+    settings = ["old.strategy=snapshots"] if is_old else []
     try:
-        recipe: Recipe = load("quickstart", [f"algorithm.preset={name}"])
+        recipe: Recipe = load("quickstart", [f"algorithm.preset={name}", *settings])
     except ConfigError as error:
         reason = re.split(r"[,;:] ", re.sub(r"^\[.*\] ", "", str(error)))[0]
-        algorithm = _algorithm(name)
-        lacks = algorithm is None or missing_inputs(algorithm)
+        lacks = own is None or missing_inputs(own)
         return f"no: {reason}" if lacks else f"not as it is: {reason}"
-    return "yes, doubtful (2)" if doubts_of(recipe) else "yes"
+    return ("yes, doubtful (2)" if doubts_of(recipe) else "yes") + (", with `old.strategy`" if is_old else "")
 
 
 def _joined(words: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ def ray_here():
     """A Ray that every placement opened meanwhile uses: it takes seconds to start."""
     from tether.placement.ray_session import session
 
-    with session("", num_cpus=4, object_store_bytes=100 * 2**20) as here:
+    with session("", num_cpus=8, object_store_bytes=100 * 2**20) as here:
         yield here
 
 

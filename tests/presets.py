@@ -2,15 +2,14 @@
 
 from tether.config.presets import PRESETS
 
-OLD = "needs old log-probs, the trainer's own at the weights that sampled each token"
 TOP_K = "needs the log-probs of the engine's most probable tokens"
 WAITING = {
-    "icepop-old": OLD,
-    "grpo-old": OLD,
     "dppo-top-k": TOP_K,
     "dppo-top-k-kl": TOP_K,
     "sat-turn": "needs turns of tool use",
     "estr": "threshold of estr must be given",
 }
 """Presets that are refused, and what they are told; whatever provides an input takes its presets out."""
+NEEDED = {name: ["old.strategy=snapshots"] for name in ("icepop-old", "grpo-old")}
+"""What presets need of other tables of a recipe."""
 RUNNING = [name for name in PRESETS if name not in WAITING]

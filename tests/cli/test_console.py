@@ -57,7 +57,7 @@ def test_no_line_is_wider_than_the_terminal(run, width):
 @pytest.mark.parametrize("width", [20, 60, 80, 100, 120, 140, 160])
 def test_a_narrow_terminal_leaves_out_the_parts_of_least_rank(run, width):
     marks = {"reward": "reward", "acc": "acc", "stale": "stale", "|d|": "|d|", "eta": "eta", "tok/s": "tok/s"}
-    marks |= {"q": " q ", "cut": "cut", "size": "size", "radius": "radius", "work": "gen"}
+    marks |= {"q": " q ", "cut": "cut", "size": "size", "radius": "radius", "work": "gen", "wait": "wait"}
     for line in lines_of(run, width):
         if line.startswith("step") and "held-out" not in line:
             is_shown = [marks[name] in line for name in RANKS]
@@ -100,6 +100,21 @@ def test_every_rule_shows_the_share_without_a_gradient_and_its_step_size(run, wi
     assert "cut 12.3%  size 0.85" in line
     assert " q " not in line
     assert "radius" not in line
+
+
+def test_on_real_processes_a_line_has_the_share_that_the_trainer_waited(run):
+    file = io.StringIO()
+    console = Console(width=PIPED_WIDTH, file=file, highlight=False, color_system=None)
+    real = resolved(run) | {"placement": {"kind": "ray"}}
+    shown = TrainingConsole(real, Path("run"), console=console, now=lambda: 0.0)
+    for step, (waited_s, now_s) in enumerate([(9.0, 10.0), (1.0, 14.0), (2.0, 18.0)], start=1):
+        waits = {"wait/data_s": Metric(waited_s, "sum"), "wait/settle_s": Metric(0.5, "sum")}
+        metrics = {**waits, "time/virtual_s": Metric(now_s, "last")}
+        shown.on_event(Event(event="step", step=step, version=step, metrics=metrics))
+    lines = file.getvalue().splitlines()
+    assert "wait" not in lines[0]
+    assert "eval 0%    wait 50%" in lines[-1]  # 4 of 8 seconds since the first step
+    assert len(lines) == 3
 
 
 def test_with_sat_the_cut_is_what_only_sat_cuts(run):

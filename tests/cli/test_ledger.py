@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -11,7 +13,7 @@ def test_a_balance_that_closes_is_an_equation_and_exit_code_0(tmp_path, capsys):
     told = tether(capsys, "ledger", make_books(tmp_path / "run", late=1))
     assert told.code == 0
     assert told.out.splitlines()[0] == "admitted 6 = trained 3 + filtered 1 + in-flight 2"
-    assert "what was filtered, evicted, or failed had 3.00 x the length of what was trained" in told.out
+    assert "what was dropped or lost had 3.00 x the length of what was trained" in told.out
     assert "prompts asked, and never trained on: 1 (sums/g2)" in told.out
     assert "every rollout has one fate" in told.out
 
@@ -60,3 +62,13 @@ def test_json_holds_the_same(tmp_path, capsys, late):
     assert plain["closes"] is True
     assert plain["admitted"] == 4 + 2 * late == sum(fate["rollouts"] for fate in plain["fates"].values())
     assert plain["fates"]["filtered:flat-group"]["lengths"] == {"count": 1, "mean": 12.0, "p50": 12.0, "p90": 12.0}
+
+
+@pytest.mark.parametrize("name", ["ledger", "trace"])
+def test_looking_at_a_run_needs_no_torch(tmp_path, name):
+    folder = make_books(tmp_path / "run")
+    code = (
+        "import sys; from tether.cli import app; "
+        f"app.cli.main(['{name}', {str(folder)!r}], standalone_mode=False); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

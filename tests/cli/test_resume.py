@@ -19,10 +19,10 @@ def stopped_once(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("cli") / "run"
     step = Trainer.step
 
-    def asked(self, batch):
+    def asked(self, batch, *rest):
         if self.updates == 2:
             signal.raise_signal(signal.SIGINT)
-        return step(self, batch)
+        return step(self, batch, *rest)
 
     with pytest.MonkeyPatch.context() as patch, arguments("train", *RUN, "--out", out):
         patch.setattr(Trainer, "step", asked)
@@ -50,9 +50,9 @@ def test_a_stopped_run_says_how_to_go_on_and_goes_on(capsys, stopped):
 def test_the_stop_is_announced_with_the_command_that_goes_on(capsys, tmp_path, monkeypatch):
     step = Trainer.step
 
-    def asked(self, batch):
+    def asked(self, batch, *rest):
         signal.raise_signal(signal.SIGINT)
-        return step(self, batch)
+        return step(self, batch, *rest)
 
     monkeypatch.setattr(Trainer, "step", asked)
     told = tether(capsys, "train", *RUN, "--out", tmp_path / "run")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.presets import RUNNING
+from tests.presets import NEEDED, RUNNING
 from tether.cli import train
 from tether.cli.console import print_recipe
 from tether.config.overrides import PLUGIN_KEYS, parse
@@ -336,7 +336,7 @@ def test_presets_are_copies():
 
 @pytest.mark.parametrize("name", RUNNING)
 def test_every_preset_makes_a_recipe(name):
-    recipe = load(settings=[f"algorithm.preset={name}"])
+    recipe = load(settings=[f"algorithm.preset={name}", *NEEDED.get(name, [])])
     assert recipe.preset == name
     assert recipe.algorithm.measure == ("micro-batch" if name.startswith("paper/") else "step")
 
@@ -357,7 +357,7 @@ def test_the_horizon_of_dr_grpo_is_the_longest_answer_of_the_engine_unless_set()
 
 ROUND_TRIPS = [
     [],
-    *[[f"algorithm.preset={name}"] for name in RUNNING],
+    *[[f"algorithm.preset={name}", *NEEDED.get(name, [])] for name in RUNNING],
     ["pipeline.regime=sync", "pipeline.lag=1", "trainer.betas=[0.5, 0.75]", "placement.costs.reward_s=0.5"],
     ["algorithm.corrections=[{name='decoupled'}]", "algorithm.proximal=ewma", "pipeline.max_staleness=99"],
     ["algorithm.kl={name='k3'}", "model.reference=tiny-moe", "algorithm.entropy=0.01", "algorithm.rule.dual_clip=3.0"],

@@ -77,6 +77,34 @@ def test_a_mask_against_the_anchor_of_several_updates_has_something_to_look_at(n
     assert load("quickstart", ["algorithm.preset=gspo", "algorithm.proximal=anchor", chosen, *REUSED])
 
 
+@pytest.mark.parametrize("name", ["icepop-old", "grpo-old"])
+def test_a_preset_against_the_old_policy_is_refused_with_the_three_ways_to_have_it(name):
+    told = refused(f"algorithm.preset={name}")
+    assert told.startswith(
+        "proximal 'old' needs old log-probs, the trainer's own at the weights that sampled each token: "
+    )
+    assert all(f"'{strategy}'" in told for strategy in ("snapshots", "evaluator", "interruption"))
+    for strategy in ("snapshots", "evaluator"):
+        load("quickstart", [f"algorithm.preset={name}", f"old.strategy={strategy}"])
+
+
+def test_an_edge_against_the_old_policy_asks_for_it_too():
+    chosen = ["algorithm.preset=grpo", "algorithm.corrections=[{name='kpop', edge='engine'}]"]
+    assert refused(*chosen).startswith("correction 'kpop' needs old log-probs")
+    load("quickstart", [*chosen, "old.strategy=snapshots"])
+
+
+def test_scoring_before_each_update_needs_each_to_be_published():
+    told = refused("old.strategy=interruption")
+    assert told.endswith(
+        "got pipeline.lag = 8 with pipeline.updates_per_batch = 1: set both to 1, or old.strategy = 'snapshots'"
+    )
+    load("quickstart", ["old.strategy=interruption", "pipeline.lag=1"])
+    assert "updates_per_batch = 2" in refused(
+        "old.strategy=interruption", "pipeline.lag=2", "pipeline.updates_per_batch=2"
+    )
+
+
 def test_doubts_stand_in_the_resolved_recipe():
     settings = ["algorithm.preset=grpo", "algorithm.proximal=anchor", "algorithm.corrections=[{name='tis'}]"]
     recipe = load("quickstart", settings)

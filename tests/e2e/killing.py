@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -42,12 +43,10 @@ def _work(out: Path, settings: Sequence[str], resume: bool, last: int, report: P
     from tether.config.recipe import load
     from tether.config.resume import plan
 
-    num_calls = 0
+    calls = itertools.count(1)  # a checkpoint is written by another thread
 
     def on_call(name: str) -> bool:
-        nonlocal num_calls
-        num_calls += 1
-        return num_calls == last
+        return next(calls) == last
 
     _count(on_call)
     if resume:
@@ -55,7 +54,7 @@ def _work(out: Path, settings: Sequence[str], resume: bool, last: int, report: P
     else:
         train(load(settings=settings), out)
     if report is not None:
-        report.write_text(str(num_calls))
+        report.write_text(str(next(calls) - 1))
 
 
 class Killer:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.presets import RUNNING, WAITING
+from tests.presets import NEEDED, RUNNING, WAITING
 from tether.config.build import train
 from tether.config.recipe import load
 from tether.errors import ConfigError
@@ -37,7 +37,7 @@ def test_a_preset_whose_inputs_nobody_provides_is_refused_with_what_is_missing(n
 @pytest.mark.long
 @pytest.mark.parametrize("name", RUNNING)
 def test_a_preset_trains_the_quickstart_for_three_steps(name, tmp_path):
-    folder = train(load("quickstart", [*SMALL, f"algorithm.preset={name}"]), tmp_path / "run")
+    folder = train(load("quickstart", [*SMALL, *NEEDED.get(name, []), f"algorithm.preset={name}"]), tmp_path / "run")
     steps = [event for event in RunView(folder).events if event.event == "step"]
     assert [event.version for event in steps] == [1, 2, 3]
     for event in steps:

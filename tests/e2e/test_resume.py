@@ -1,3 +1,4 @@
+import json
 import random
 import shutil
 import signal
@@ -174,6 +175,8 @@ def test_settings_that_may_change_are_shown_and_taken(stopped):
     [
         *("run.seed=1", "pipeline.lag=3", "engine.dtype=float32", "task.modulus=5", "trainer.dtype=bfloat16"),
         "algorithm.replay=['routing']",
+        *("pipeline.regime=fully-async", "pipeline.window=2", "pipeline.updates_per_batch=2"),
+        *("selection.flat_groups=filter", "selection.drop_queue=4", "placement.engines=2", "old.strategy=snapshots"),
     ],
 )
 def test_settings_that_would_break_the_run_are_refused_and_nothing_is_touched(stopped, setting):
@@ -181,6 +184,24 @@ def test_settings_that_would_break_the_run_are_refused_and_nothing_is_touched(st
     key = setting.partition("=")[0]
     with pytest.raises(ConfigError, match=rf"cannot go on with other settings of this kind: {key}: .* -> "):
         plan(stopped, None, (setting,), told=pytest.fail)
+    assert sorted(path.name for path in stopped.rglob("*")) == before
+
+
+def test_settings_that_mean_nothing_for_what_a_checkpoint_holds_may_change(stopped):
+    settings = (
+        *("faults.rollout_s=100.0", "faults.most_failed=3", "selection.most_flat=9"),
+        *("checkpoint.partials=restart", "run.trace=False"),
+    )
+    keys = [change.key for change in plan(stopped, None, settings, told=pytest.fail).changes]
+    assert keys == sorted(setting.partition("=")[0] for setting in settings)
+
+
+def test_a_run_with_checkpoints_of_another_version_is_refused_and_nothing_is_touched(stopped):
+    for manifest in stopped.glob("checkpoints/*/state/manifest.json"):
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": 1}))
+    before = sorted(path.name for path in stopped.rglob("*"))
+    with pytest.raises(ResumeError, match=r"it has schema 1, not 2; resume with the version that wrote it"):
+        plan(stopped, None, (), told=lambda message: None)
     assert sorted(path.name for path in stopped.rglob("*")) == before
 
 

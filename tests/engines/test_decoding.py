@@ -1,19 +1,16 @@
 import dataclasses
-import io
 import random
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from tests.engines.tiny import Ready, build, requests
+from tests.engines.tiny import Ready, assert_equal_bits, bits, build, requests, through_a_file
 from tether.engines.decoding import RowBatch
 from tether.engines.rows import Decodable
 from tether.errors import ModelError
 from tether.models.loading import load_model
 from tether.models.routers import find_routers, routing_of
-from tether.pipeline.snapshot import _NUMPY, _RECORDS
 from tether.ports import GenerationRequest
 from tether.records import Completion
 
@@ -35,16 +32,6 @@ def asked(count: int, *, routing: bool = False) -> list[GenerationRequest]:
         )
         for i, r in enumerate(made)
     ]
-
-
-def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
-    """As a checkpoint is written and read: data alone, and these records."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    with torch.serialization.safe_globals([*_RECORDS, *_NUMPY]):
-        loaded: dict[str, Any] = torch.load(file, weights_only=True)
-    return loaded
 
 
 def advance(batch: RowBatch, version: int, most: int) -> list[Completion]:
@@ -69,15 +56,6 @@ def restored(loaded: Decodable, state: dict[str, Any]) -> RowBatch:
 
 def is_mixture(model: Any) -> bool:
     return routing_of(model) is not None
-
-
-def bits(completion: Completion) -> dict[str, Any]:
-    values = {field.name: getattr(completion, field.name) for field in dataclasses.fields(completion)}
-    return {n: (v.dtype, v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for n, v in values.items()}
-
-
-def assert_equal_bits(got: list[Completion], expected: list[Completion]) -> None:
-    assert [bits(one) for one in got] == [bits(one) for one in expected]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

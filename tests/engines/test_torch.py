@@ -21,30 +21,11 @@ from tether.engines.torch import Torch
 from tether.errors import ConfigError, DataError, ModelError, NonFiniteError
 from tether.models.loading import load_model
 from tether.ports import GenerationRequest, RolloutEngine
-from tether.records import Completion
 
 
 @pytest.fixture(scope="module")
 def moe() -> Any:
     return build("moe")
-
-
-def assert_same(got: list[Completion], expected: list[Completion]) -> None:
-    for one, other in zip(got, expected, strict=True):
-        assert one.token_ids.tolist() == other.token_ids.tolist()
-        assert one.finish == other.finish
-        np.testing.assert_allclose(one.logp, other.logp, atol=1e-5)
-        np.testing.assert_allclose(one.entropy, other.entropy, atol=1e-5)
-
-
-def plain_forward(model: Any, request: GenerationRequest, completion: Completion) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs of the sampled ids and entropies from one forward of the unpadded sequence, without a cache."""
-    ids = torch.tensor([[*request.prompt_ids, *completion.token_ids.tolist()]])
-    with torch.no_grad():
-        logits = model(input_ids=ids, use_cache=False).logits[0, len(request.prompt_ids) - 1 : -1]
-    logp = torch.log_softmax(logits.float() / request.temperature, -1)
-    chosen = logp.gather(-1, torch.from_numpy(completion.token_ids).long()[:, None])[:, 0]
-    return chosen, -(logp.exp() * logp).sum(-1)
 
 
 def test_it_is_a_rollout_engine(moe: Any) -> None:

@@ -1,12 +1,15 @@
 import asyncio
+import io
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from tether.engines.torch import Torch, TorchEngine
+from tether.pipeline.snapshot import _NUMPY, _RECORDS
 from tether.ports import GenerationRequest, Publication
 from tether.records import Completion
 from tether.weights.memory import MemoryStore
@@ -192,3 +195,40 @@ def requests(count: int, *, temperature: float = 1.0, max_tokens: int = 20, top_
 
 def state(model: Any) -> Mapping[str, torch.Tensor]:
     return dict(model.state_dict())
+
+
+def assert_same(got: list[Completion], expected: list[Completion]) -> None:
+    for one, other in zip(got, expected, strict=True):
+        assert one.token_ids.tolist() == other.token_ids.tolist()
+        assert one.finish == other.finish
+        np.testing.assert_allclose(one.logp, other.logp, atol=1e-5)
+        np.testing.assert_allclose(one.entropy, other.entropy, atol=1e-5)
+
+
+def plain_forward(model: Any, request: GenerationRequest, completion: Completion) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs of the sampled ids and entropies from one forward of the unpadded sequence, without a cache."""
+    ids = torch.tensor([[*request.prompt_ids, *completion.token_ids.tolist()]])
+    with torch.no_grad():
+        logits = model(input_ids=ids, use_cache=False).logits[0, len(request.prompt_ids) - 1 : -1]
+    logp = torch.log_softmax(logits.float() / request.temperature, -1)
+    chosen = logp.gather(-1, torch.from_numpy(completion.token_ids).long()[:, None])[:, 0]
+    return chosen, -(logp.exp() * logp).sum(-1)
+
+
+def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
+    """As a checkpoint is written and read: data alone, and these records."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    with torch.serialization.safe_globals([*_RECORDS, *_NUMPY]):
+        loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def bits(completion: Completion) -> dict[str, Any]:
+    values = {field.name: getattr(completion, field.name) for field in fields(completion)}
+    return {n: (v.dtype, v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for n, v in values.items()}
+
+
+def assert_equal_bits(got: list[Completion], expected: list[Completion]) -> None:
+    assert [bits(one) for one in got] == [bits(one) for one in expected]

@@ -93,7 +93,7 @@ def test_a_killed_run_has_open_rollouts_and_is_to_be_resumed(tmp_path):
     balance = balance_of(folder)
     assert (balance.admitted, balance.open) == (8, 4)
     (fault,) = balance.faults
-    assert "4 of its rollouts are open. Resume it: tether train --resume" in fault
+    assert "4 rollouts are without a fate. Resume it: tether train --resume" in fault
     assert balance_of(folder, is_written=True).faults == ()
 
 

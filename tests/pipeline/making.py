@@ -252,6 +252,12 @@ class CountingLearner:
     async def publish(self, live: int | None = None) -> Publication:
         return self.store.publish(self.updates, {"w": torch.full((3,), float(self.updates))})
 
+    async def old_publications(self) -> tuple[Publication, ...]:
+        return ()
+
+    async def acquire(self, rollouts: Sequence[Rollout], alive: Collection[str]) -> None:
+        """Nothing is scored."""
+
     remark = ""
 
     @property

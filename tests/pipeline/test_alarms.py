@@ -59,6 +59,14 @@ def test_a_run_too_short_to_warm_up_says_nothing_when_it_is_over():
     assert alarms.look_back() == []
 
 
+def test_the_end_in_which_nothing_is_left_to_ask_is_not_counted():
+    alarms, drained = Alarms(schedule_of()), {"pipeline/slots_free": Metric(2.0)}
+    steps = steps_of(3 * STEPS, data=1.0)
+    tail = [step | drained | {"wait/data_s": Metric(9.0, "sum")} for step in steps[STEPS:]]
+    assert sounded(alarms, steps[:STEPS] + tail) == []
+    assert alarms.look_back() == []
+
+
 def test_what_was_seen_before_a_checkpoint_still_counts():
     steps = steps_of(STEPS, data=5.0)
     whole, first = Alarms(schedule_of()), Alarms(schedule_of())
@@ -77,10 +85,16 @@ def test_a_wait_is_told_above_its_threshold_only(what, limit):
 
 def test_a_feed_that_waits_for_slots_wastes_nothing_while_the_engines_work():
     assert wasted({"slot": 0.99, "engine_idle": 0.05}, "fully-async", "keep") == {}
-    words = wasted({"slot": 0.99, "engine_idle": 0.48}, "fully-async", "keep")["slot"]
-    assert words.startswith(
-        "engines waited 48 % of the time for a free slot: the bound holds them back; raise pipeline.m"
+
+
+def test_more_slots_are_advised_only_where_the_trainer_waits_too():
+    shares = {"slot": 0.99, "engine_idle": 0.58}
+    words = wasted({**shares, "data": 0.2}, "fully-async", "keep")["slot"]
+    assert words == (
+        "engines waited 58 % of the time for a free slot: the bound holds them back while the trainer waits, too; "
+        "raise pipeline.max_staleness"
     )
+    assert "the trainer is the slower side" in wasted({**shares, "data": 0.01}, "fully-async", "keep")["slot"]
 
 
 def test_the_way_out_fits_what_the_engines_do():

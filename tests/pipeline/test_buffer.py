@@ -4,7 +4,7 @@ import pytest
 
 from tether.errors import StalledError
 from tether.pipeline.buffer import GroupBuffer
-from tether.placement.inline import VirtualLoop
+from tether.placement.virtual_time import VirtualLoop
 from tether.records import Group
 
 

@@ -1,25 +1,26 @@
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
-from tether.errors import ConfigError, ResumeError
+from tether.errors import ConfigError, ModelError, ResumeError
 from tether.pipeline.checkpoint import CheckpointOptions, Checkpoints
 
 OFFSETS = {"events.jsonl": 3, "ledger.jsonl": 2, "rollouts.jsonl": 0}
 
 
 def save(checkpoints: Checkpoints, step: int, *, error: Exception | None = None) -> Path:
-    async def write(folder: Path) -> dict[str, int]:
+    def write(folder: Path) -> None:
         (folder / "state").mkdir(parents=True)
         (folder / "model.safetensors").write_bytes(bytes([step]) * 100)
         if error is not None:
             raise error
-        (folder / "state" / "run.pt").write_bytes(b"state")
-        return OFFSETS
 
-    return asyncio.run(checkpoints.save(step, write, keep=2))
+    def run(state: Path) -> None:
+        (state / "run.pt").write_bytes(b"state")
+
+    checkpoints.put(write, step=step, run=run, offsets=OFFSETS, keep=2)
+    return checkpoints.model.parent / "checkpoints" / f"step-{step:06d}"
 
 
 @pytest.fixture
@@ -63,10 +64,10 @@ def test_without_a_checkpoint_there_is_none(checkpoints):
         lambda folder: (folder / "state" / "manifest.json").write_text("[]"),
         lambda folder: (folder / "state" / "manifest.json").write_text('{"schema": 99, "step": 4}'),
         lambda folder: (folder / "state" / "manifest.json").write_text(
-            '{"schema": 1, "step": 4, "offsets": {}, "files": {}}'
+            '{"schema": 2, "step": 4, "offsets": {}, "files": {}}'
         ),
         lambda folder: (folder / "state" / "manifest.json").write_text(
-            json.dumps({"schema": 1, "step": 4, "files": [], "offsets": OFFSETS})
+            json.dumps({"schema": 2, "step": 4, "files": [], "offsets": OFFSETS})
         ),
     ],
 )
@@ -80,7 +81,12 @@ def test_a_checkpoint_that_is_not_what_was_written_is_skipped_with_a_message(che
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(28, "No space left on device"), RuntimeError("[enforce fail] . PytorchStreamWriter failed")]
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        RuntimeError("[enforce fail] . PytorchStreamWriter failed"),
+        ModelError("cannot write the model"),
+    ],
 )
 def test_a_disk_that_is_full_is_one_message_and_leaves_the_earlier_ones_whole(checkpoints, home, error):
     save(checkpoints, 2)
@@ -113,6 +119,15 @@ def test_later_checkpoints_are_named_in_order(checkpoints, home):
 @pytest.mark.parametrize(("every", "due"), [(0, []), (1, [1, 2, 3, 4]), (2, [2, 4])])
 def test_one_is_due_after_every_so_many_steps(every, due):
     assert [step for step in range(1, 5) if CheckpointOptions(every=every).due(step)] == due
+
+
+def test_a_run_whose_checkpoints_are_all_of_another_version_is_not_started_over(checkpoints, home):
+    manifest = save(checkpoints, 2) / "state" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": 1}))
+    with pytest.raises(ResumeError, match=r"step-000002 .* it has schema 1, not 2; resume with the version that wrote"):
+        newest(checkpoints)
+    save(checkpoints, 4)
+    assert newest(checkpoints) == (4, [])
 
 
 @pytest.mark.parametrize("options", [{"every": -1}, {"keep": 0}])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tether.errors import RewardError
-from tether.placement.ray import Ray
 from tether.placement.ray_process import Process, Terms
+from tether.placement.ray_room import environment
 
 
 class Scripted:
@@ -43,9 +44,9 @@ class Scripted:
         raise RewardError("the judge is away", rollout_id="g3/1")
 
 
-def process(role: str = "part", *, heartbeat_s: float = 60.0) -> Process:
-    resources: dict[str, Any] = Ray(threads=3).resources("cpu", 0.0) | {"num_cpus": 0}
-    return Process(role, Scripted, Terms(resources=resources, heartbeat_s=heartbeat_s, logs=None))
+def process(role: str = "part", make: Callable[[], Any] = Scripted, *, heartbeat_s: float = 60.0) -> Process:
+    resources: dict[str, Any] = {"num_cpus": 0, "runtime_env": {"env_vars": environment(3)}}
+    return Process(role, make, Terms(resources=resources, heartbeat_s=heartbeat_s, logs=None))
 
 
 def is_alive(pid: int, within_s: float = 10.0) -> bool:

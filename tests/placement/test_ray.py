@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tether
 from tests.pipeline.making import random_groups
@@ -33,9 +35,11 @@ from tether.placement.ray_engine import RayEngine
 from tether.placement.ray_host import moved
 from tether.placement.ray_learner import RayLearner
 from tether.placement.ray_process import Process, ProcessDiedError
+from tether.placement.ray_room import shares
 from tether.placement.ray_session import _connect, check_installed, check_shared_memory
 from tether.placement.real_time import RealClock
-from tether.ports import EngineCapabilities, Publication
+from tether.placement.restarts import Restarts
+from tether.ports import EngineCapabilities, Publication, RolloutEngine
 from tether.records import Metrics
 
 from .parts_on_ray import is_alive
@@ -50,6 +54,11 @@ from .parts_on_ray import is_alive
         ("object_store_bytes=1000", r"placement.object_store_bytes must lie in 83886080 .. 2\^50; got 1000"),
         ("heartbeat_s=0.1", r"placement.heartbeat_s must lie in 1 .. 1e9 seconds; got 0.1"),
         ("max_restarts=-1", r"placement.max_restarts must lie in 0 .. 10\^6; got -1"),
+        ("engines=0", r"placement.engines must lie in 1 .. 4096; got 0"),
+        ("reward_workers=-1", r"placement.reward_workers must lie in 0 .. 4096; got -1"),
+        ("spread=thin", r"placement.spread"),
+        ("weights=directory", r"placement.weights_folder is for placement.weights = 'directory', which needs one"),
+        ("weights_folder=/tmp", r"got weights 'object-store' and weights_folder '/tmp': set both, or neither"),
         ("deadlines.step_s=0", r"placement.deadlines.step_s must be above 0 and at most 1e\+09 seconds; got 0"),
         ("deadlines.lunch_s=1", r"unknown key placement.deadlines.lunch_s; \[placement.deadlines\] has start_s, "),
         ("costs.reward_s=1", r"unknown key placement.costs; \[placement\] has address, .*, kind"),
@@ -104,11 +113,32 @@ def test_a_numbered_gpu_is_refused():
 
 
 @pytest.mark.parametrize(("there", "share"), [(1.0, 0.5), (2.0, 1.0), (8.0, 1.0)])
-def test_each_process_gets_a_gpu_or_half_of_the_only_one(there, share):
-    assert Ray().resources("cuda", there)["num_gpus"] == share
-    assert "num_gpus" not in Ray().resources("cpu", there)
+def test_each_process_with_a_model_gets_a_gpu_or_half_of_the_only_one(there, share):
+    assert Ray().bundles("cuda", there)["engine-0"]["GPU"] == share
+    assert "GPU" not in Ray().bundles("cpu", there)["engine-0"]
     with pytest.raises(ConfigError, match="needs a GPU that Ray can hand out"):
-        Ray().resources("cuda", 0.0)
+        Ray().bundles("cuda", 0.0)
+
+
+@given(st.integers(2, 40), st.integers(1, 48))
+def test_shares_of_gpus_fit_the_gpus_that_are_there(models, there):
+    learner, other = shares(models, float(there))
+    assert 0 < other <= learner <= 1
+    if learner == 1:
+        assert (models - 1 if other == 1 else -(-(models - 1) // int(1 / other))) <= there - 1
+    else:
+        assert (there, models * learner <= 1) == (1, True)
+
+
+def test_every_process_has_a_bundle_of_its_own_role():
+    bundles = Ray(engines=2, reward_workers=1, threads=4).bundles("cpu", 0.0, has_evaluator=True)
+    assert bundles == {
+        "learner": {"CPU": 4.0},
+        "engine-0": {"CPU": 4.0},
+        "engine-1": {"CPU": 4.0},
+        "evaluator": {"CPU": 4.0},
+        "reward-0": {"CPU": 1.0},
+    }
 
 
 def test_a_run_without_ray_does_not_import_it():
@@ -147,9 +177,11 @@ class Script(Process):
     """A process that dies at some of its calls."""
 
     def __init__(self, dies_at: tuple[int, ...] = (), dies_at_start: bool = False) -> None:
-        self.facts = {"role": "engine-0", "pid": 7}
+        self.role = "engine-0"
+        self.facts = {"role": "engine-0", "pid": 7, "host": "here"}
         self.dies_at, self.dies_at_start = dies_at, dies_at_start
         self.calls: list[str] = []
+        self.outcomes: list[tuple[int, bool, object]] = []
         self.has_ended = False
 
     about: object = EngineCapabilities(logp="processed", entropy=True, top_k=True, token_versions=True)
@@ -161,6 +193,11 @@ class Script(Process):
         if self.dies_at_start:
             raise ProcessDiedError("engine-0 (pid 7) died")
 
+    def post(self, name, *args):
+        if name == "submit":
+            tickets, letter = args
+            self.outcomes += [(n, True, f"{what}!") for n, what in zip(tickets, pickle.loads(letter), strict=True)]
+
     async def call(self, name, *args, deadline, within_s, **options):
         self.calls.append(name)
         self.options = options
@@ -170,88 +207,101 @@ class Script(Process):
         if name == "score":
             nothing = np.empty(0, np.float32)
             return Scores(published=nothing, previous=None, current=None, wider=None, narrower=None), 0.5
-        return (("abc", args[0].version) if name == "load" else [f"{r}!" for r in args[0]]), 0.5
+        if name == "collect":
+            done, self.outcomes = self.outcomes, []
+            return pickle.dumps((done, 2.5)), 0.0
+        return (("abc", args[0].version), 1.5), 0.0
 
     def end(self):
         self.has_ended = True
 
 
 def learner_of(script: Script) -> RayLearner:
-    script.about = {"vocabulary": None, "sharing": None, "remark": ""}
+    script.about = {"vocabulary": None, "sharing": None, "remark": "", "acquires": False}
     learner = RayLearner(script, Deadlines(), Stopwatch(), Notices())
     learner.started()
     return learner
 
 
-def engine_of(*scripts: Script, max_restarts: int = 2) -> tuple[RayEngine, Stopwatch, list]:
+def engine_of(*scripts: Script, max_restarts: int = 2) -> tuple[RayEngine, list]:
     told: list = []
-    notices, watch = Notices(), Stopwatch()
+    notices = Notices()
     notices.listen(told.append, told.append)
     waiting = iter(scripts)
-    engine = RayEngine(partial(next, waiting), Deadlines(), max_restarts, watch, notices)
+    engine = RayEngine(partial(next, waiting), Deadlines(), Restarts(max_restarts, notices), notices)
     engine.started()
-    return engine, watch, told
+    return engine, told
 
 
 PUBLICATION = Publication(version=8, fingerprint="abc", num_bytes=1)
 
 
+async def asked(engine: RayEngine, *requests: str) -> list:
+    """What comes of requests to an engine that has weights."""
+    await engine.load(PUBLICATION)
+    return await asyncio.gather(*(engine.generate(request) for request in requests), return_exceptions=True)
+
+
 def test_seconds_are_counted_where_the_work_is_done():
-    engine, watch, _ = engine_of(Script())
+    engine, _ = engine_of(Script())
     assert asyncio.run(engine.load(PUBLICATION)) == "abc"
-    assert engine.version == 8
-    assert asyncio.run(engine.generate(["a"])) == ["a!"]
-    assert watch.lap() == {"publish": 0.5, "generate": 0.5}
+    assert (engine.version, engine.busy_s) == (8, 1.5)
+    assert asyncio.run(asked(engine, "a", "b")) == ["a!", "b!"]
+    assert engine.busy_s == 2.5
 
 
 def test_who_asks_a_dead_engine_is_told_once_a_new_one_stands_there_without_weights():
     first, second = Script(dies_at=(2,)), Script()
-    engine, _, told = engine_of(first, second)
-    asyncio.run(engine.load(PUBLICATION))
-    with pytest.raises(EngineLostError, match=r"engine-0 \(pid 7\) died; a new one was started"):
-        asyncio.run(engine.generate(["a"]))
-    assert first.has_ended
-    assert engine.version == -1
+    engine, told = engine_of(first, second)
+    lost = asyncio.run(asked(engine, "a", "b"))
+    assert [type(error) for error in lost] == [EngineLostError] * 2
+    assert str(lost[0]) == "engine-0 (pid 7) died; a new one was started"
+    assert (first.has_ended, engine.version, engine.busy_s) == (True, -1, 1.5)
     assert [t for t in told if isinstance(t, str)] == ["engine-0 (pid 7) died; it is started anew (1 of 2)"]
     assert len([t for t in told if isinstance(t, dict)]) == 2
-    assert asyncio.run(engine.generate(["a"])) == ["a!"]
-
-
-def test_two_who_notice_start_one_new_engine():
-    async def both():
-        return await asyncio.gather(engine.generate(["a"]), engine.generate(["b"]), return_exceptions=True)
-
-    engine, _, told = engine_of(Script(dies_at=(1, 2)), Script(), Script())
-    assert [type(lost) for lost in asyncio.run(both())] == [EngineLostError] * 2
-    assert len([t for t in told if isinstance(t, str)]) == 1
+    with pytest.raises(EngineLostError, match="holds no weights yet"):
+        asyncio.run(engine.generate("a"))
+    assert asyncio.run(asked(engine, "a")) == ["a!"]
+    assert engine.busy_s == 4.0  # of both processes
 
 
 def test_restarts_are_bounded_also_when_the_new_ones_die_at_once():
-    engine, _, _ = engine_of(Script(dies_at=(1,)), Script(dies_at_start=True), Script(dies_at_start=True), Script())
-    with pytest.raises(ProcessLostError, match=r"started anew 2 times already, the most that placement.max_restarts"):
-        asyncio.run(engine.generate(["a"]))
+    engine, _ = engine_of(Script(dies_at=(2,)), Script(dies_at_start=True), Script(dies_at_start=True), Script())
+    [error] = asyncio.run(asked(engine, "a"))
+    assert type(error) is ProcessLostError
+    assert "started anew 2 times already, the most that placement.max_restarts" in str(error)
 
 
 def test_a_load_that_the_engine_dies_over_is_made_again_with_the_same_version():
-    engine, _, _ = engine_of(Script(dies_at=(1,)), Script())
-    publisher = Publisher(learner_of(Script()), engine, RealClock())
+    engine, _ = engine_of(Script(dies_at=(1,)), Script())
+    publisher = Publisher(learner_of(Script()), {"engine-0": engine}, RealClock())
     asyncio.run(publisher.load(PUBLICATION))
     assert (publisher.version, engine.version) == (8, 8)
 
 
 def test_a_new_engine_takes_the_version_that_the_one_before_it_held_and_is_checked():
-    async def check(publication: Publication) -> Metrics:
-        checked.append(publication.version)
+    async def check(name: str, engine: RolloutEngine, publication: Publication) -> Metrics:
+        checked.append((name, publication.version))
         return {}
 
-    checked: list[int] = []
-    engine, _, _ = engine_of(Script(dies_at=(2,)), Script())
-    publisher = Publisher(learner_of(Script()), engine, RealClock(), (check,))
+    checked: list[tuple[str, int]] = []
+    engine, _ = engine_of(Script(dies_at=(2,)), Script())
+    publisher = Publisher(learner_of(Script()), {"engine-0": engine}, RealClock(), (check,))
     asyncio.run(publisher.load(PUBLICATION))
-    with pytest.raises(EngineLostError):
-        asyncio.run(engine.generate(["a"]))
-    asyncio.run(publisher.load_again())
-    assert (engine.version, checked) == (8, [8, 8])
+    [error] = asyncio.run(lost(engine))
+    assert type(error) is EngineLostError
+    asyncio.run(publisher.revive("engine-0"))
+    assert (engine.version, checked) == (8, [("engine-0", 8)] * 2)
+
+
+async def lost(engine: RayEngine) -> list:
+    return await asyncio.gather(engine.generate("a"), return_exceptions=True)
+
+
+def test_what_the_learner_need_not_score_is_not_sent_to_it():
+    script = Script()
+    asyncio.run(learner_of(script).acquire([], ()))
+    assert script.calls == []
 
 
 @pytest.mark.parametrize("formats", [True, False])

@@ -23,6 +23,7 @@ from tether.records import Event
 
 from .parts_on_ray import is_alive
 
+ROLES = ["learner", "engine-0", "controller, rewards"]
 RAY = ("placement.kind=ray", "placement.object_store_bytes=100_000_000", "eval.prompts=0", "checks.prompts=0")
 
 
@@ -65,7 +66,7 @@ def test_an_engine_that_is_killed_is_started_anew_and_nothing_is_lost_or_done_tw
     train(recipe_of("checks.prompts=2"), folder, observers=(killing(folder, "engine-0", 2),))
     run = RunView(folder)
     assert_trained_once_and_fresh_enough(run)
-    assert [facts["role"] for facts in processes(folder)] == ["learner", "engine-0", "controller", "engine-0"]
+    assert [facts["role"] for facts in processes(folder)] == [*ROLES, "engine-0"]
     warnings = [event.note for event in run.events if event.event == "warn"]
     assert len(warnings) == 1
     assert "it is started anew (1 of 3)" in warnings[0]
@@ -151,7 +152,7 @@ def test_a_controller_that_is_killed_leaves_nobody_behind_and_its_run_goes_on_wi
     assert planned.checkpoint is not None
     go_on(planned)
     assert_trained_once_and_fresh_enough(RunView(folder), groups=24)
-    assert [facts["role"] for facts in processes(folder)] == ["learner", "engine-0", "controller"] * 2
+    assert [facts["role"] for facts in processes(folder)] == ROLES * 2
     assert_nobody_is_left(folder)
 
 

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from tether.journal.overlap import overlap_of
 from tether.journal.reader import RunView
+from tether.journal.waits import TRAINER_WAITS, where_time_went
 from tether.pipeline.checkpoint import Checkpoints
 from tether.records import Event, Metrics
 
@@ -29,7 +30,7 @@ LINES = 40
 """About how many step lines a whole run prints."""
 BESIDE_BAR = 58
 """Columns of what stands beside the bar of a terminal."""
-RANKS = ("reward", "stale", "|d|", "cut", "size", "acc", "eta", "tok/s", "q", "radius", "work")
+RANKS = ("reward", "stale", "|d|", "cut", "size", "acc", "eta", "tok/s", "q", "radius", "work", "wait")
 """Parts of a step's line; on a narrow terminal the last of these go first. Its bar has acc and eta, too."""
 
 
@@ -87,6 +88,12 @@ class TrainingConsole:
         self._tokens = 0.0
         self._accuracy = ""
         self._seconds: dict[str, float] = {}
+        self._waited_s = 0.0
+        """The trainer, on the run's clock."""
+        self._began_s = 0.0
+        """The first step, on the run's clock."""
+        self._is_real = resolved["placement"]["kind"] != "inline"
+        """Whether that clock tells real time: what waits for nobody in one process is not told as waiting."""
         self._newly_cut_steps = 0
         self._steps = 0
         self._last: Event | None = None
@@ -144,8 +151,12 @@ class TrainingConsole:
         spent = sorted(self._seconds.items(), key=lambda item: -item[1])
         table.add_row("seconds", ", ".join(f"{what} {seconds:.1f}" for what, seconds in spent))
         table.add_row("wall time", f"{self._now() - self._began:.0f} s")
-        if self._resolved["placement"]["kind"] != "inline":
-            table.add_row("overlap", str(overlap_of(RunView(self._folder).steps)))
+        if self._is_real:
+            steps = RunView(self._folder).steps
+            table.add_row("overlap", str(overlap_of(steps)))
+            for one in where_time_went(steps):
+                if waits := [f"{part} {one.share(part):.0%}" for part in list(one.parts)[1:] if one.parts[part] > 0]:
+                    table.add_row(one.who, ", ".join(waits))
         table.add_row("run directory", str(self._folder))
         table.add_row("report", str(self._folder / "report.html"))
         self._console.print("result", style="bold")
@@ -187,6 +198,10 @@ class TrainingConsole:
         self._tokens += staleness.count if staleness is not None else 0.0
         if not self._first_step:
             self._first_step = self._now()
+        if self._steps == 1:
+            self._began_s = _number(metrics, "time/virtual_s")
+        else:
+            self._waited_s += sum(_number(metrics, f"wait/{what}_s") for what in TRAINER_WAITS)
         eta = self._eta(event.step - self._first)
         if self._is_live:  # what fits into a narrow window; the printed lines have the rest
             short = f"{eta}  reward {_number(metrics, 'reward/mean'):.2f}  acc {self._accuracy or '-'}"
@@ -241,6 +256,8 @@ class TrainingConsole:
         ]
         parts["tok/s"] = Text.assemble(f"{self._tokens / total:>5.0f}", (" tok/s", "dim"))
         parts["work"] = Text.assemble(*(piece for share in shares for piece in share))
+        if self._is_real and "wait/data_s" in m and (passed_s := _number(m, "time/virtual_s") - self._began_s) > 0:
+            parts["wait"] = Text.assemble(("wait ", "dim"), f"{self._waited_s / passed_s:.0%}".ljust(4))
         return parts
 
 

@@ -77,8 +77,8 @@ def _show(balance: Balance) -> None:
     if balance.fates:
         console.print(_table(balance))
         say("lengths in completion tokens, of rollouts whose sampling is known of", "dim")
-    if (bias := bias_of(balance)) is not None:
-        say(bias)
+    if balance.bias is not None:
+        say(balance.bias)
     if unused := balance.unused_prompts:
         names = ", ".join(visible(id) for id in unused[:MOST_PROMPTS])
         more = ", ..." if len(unused) > MOST_PROMPTS else ""
@@ -101,18 +101,6 @@ def _sum(balance: Balance) -> str:
     if balance.open:
         kinds["open"] = balance.open
     return f"admitted {balance.admitted:,} = " + (" + ".join(f"{kind} {n:,}" for kind, n in kinds.items()) or "0")
-
-
-def bias_of(balance: Balance) -> str | None:
-    """How much longer or shorter what was dropped was than what was trained, in a sentence."""
-    trained = next((fate.lengths for fate in balance.fates if fate.fate == "trained"), None)
-    dropped = balance.dropped
-    if trained is None or dropped is None or not trained.mean:
-        return None
-    return (
-        f"what was filtered, evicted, or failed had {dropped.mean / trained.mean:.2f} x the length of what was trained "
-        f"(mean {dropped.mean:.1f} against {trained.mean:.1f} tokens)"
-    )
 
 
 def _table(balance: Balance) -> Table:

@@ -54,7 +54,7 @@ def _print_all() -> None:
             f"  {name}{mark}", denominator, preset["level"], rule, ", ".join(_beside(preset)), preset["measure"]
         )
     Console(width=120, highlight=False).print(table)
-    click.echo("* needs what no part of a run provides yet, or a number of yours: tether rules NAME says what")
+    click.echo("* needs another table, a number of yours, or what no part of a run provides yet: see tether rules NAME")
     click.echo("tether rules NAME explains one; tether rules --check RECIPE shows what a recipe multiplies to")
 
 

@@ -17,6 +17,7 @@ from tether.journal.ledger import Ledger
 from tether.journal.reader import RunView
 from tether.journal.writer import RunWriter, check_unused
 from tether.models.loading import resolve_source
+from tether.pipeline.alarms import Alarms
 from tether.pipeline.buffer import GroupBuffer
 from tether.pipeline.checkpoint import Checkpoints
 from tether.pipeline.controller import Controller, Observer
@@ -119,8 +120,9 @@ def build(
         sampling=sampling,
         dtypes=(recipe.engine.dtype, recipe.trainer.dtype),
     )
+    publisher = Publisher(learner, engines, clock, (probe,), recipe.pipeline.in_flight, parts.evaluator)
     controller = Controller(
-        loops=_loops(recipe, parts, writer, Publisher(learner, engines, clock, (probe,), recipe.pipeline.in_flight)),
+        loops=_loops(recipe, parts, writer, publisher),
         writer=writer,
         eval_options=recipe.eval,
         checkpoints=Checkpoints(writer.folder),
@@ -129,6 +131,7 @@ def build(
         samples=recipe.run.samples,
         samples_every=max(1, recipe.run.steps // NUM_SAMPLINGS),
         doubts=tuple(doubts_of(recipe)),
+        alarms=Alarms(recipe.pipeline),
         observers=observers,
     )
     controller.loops.rolling.told = controller.warn
@@ -153,6 +156,7 @@ def _loops(recipe: Recipe, parts: Parts, writer: RunWriter, publisher: Publisher
         loads=publisher.loads,
         updates=lambda: learner.updates,
         task=recipe.task_name,
+        evaluator=parts.evaluator,
     )
     return Loops(
         steps=recipe.run.steps,
@@ -174,6 +178,7 @@ def _loops(recipe: Recipe, parts: Parts, writer: RunWriter, publisher: Publisher
         watch=parts.watch,
         ledger=ledger,
         dump=partial(dump, writer.folder),
+        acquires=recipe.old.strategy == "interruption",
     )
 
 

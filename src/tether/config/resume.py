@@ -40,6 +40,9 @@ MAY_CHANGE = (
     "trainer.gradient_checkpointing",
     "placement.hang_after_s",
     "placement.costs",
+    "placement.address",
+    "placement.reward_workers",
+    "placement.spread",
     "placement.threads",
     "placement.object_store_bytes",
     "placement.heartbeat_s",
@@ -47,7 +50,8 @@ MAY_CHANGE = (
     "placement.deadlines",
 )
 """Settings that may be others when a run goes on, each with the tables under it. Any other one would change what the
-checkpoint's numbers mean: the model, the data, the slots, the engine's numbers."""
+checkpoint's numbers mean: the model, the data, the slots, the engines and their numbers, which groups are taken out,
+the weights that are kept for old log-probs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,6 +129,17 @@ class Balance:
         """Lengths of what was finished, or begun, and never trained because it was filtered, evicted, or failed."""
         return Lengths.of(_known(line for line in self.lines if ":" in line.fate))
 
+    @property
+    def bias(self) -> str | None:
+        """How much longer or shorter what was dropped was than what was trained, in a sentence."""
+        trained = next((fate.lengths for fate in self.fates if fate.fate == "trained"), None)
+        if trained is None or self.dropped is None or not trained.mean:
+            return None
+        return (
+            f"what was dropped or lost had {self.dropped.mean / trained.mean:.2f} x the length of what "
+            f"was trained (mean {self.dropped.mean:.1f} against {trained.mean:.1f} tokens)"
+        )
+
     @cached_property
     def duplicates(self) -> tuple[str, ...]:
         """Ids that have more than one line."""
@@ -160,9 +171,10 @@ class Balance:
     def _of_the_end(self) -> Iterator[str]:
         if self.ended is None:
             if not self.is_written:
+                how_many = "its open rollouts are" if self.told_admitted is None else f"{self.open:,} rollouts are"
                 yield (
-                    "The run is neither finished nor stopped, and no process writes it: it was killed, and "
-                    f"{self.open:,} of its rollouts are open. Resume it: tether train --resume {self.run.folder}"
+                    f"The run is neither finished nor stopped, and no process writes it: it was killed, and {how_many} "
+                    f"without a fate. Resume it: tether train --resume {self.run.folder}"
                 )
             return
         if self.open:

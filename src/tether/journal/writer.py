@@ -72,8 +72,7 @@ class RunWriter:
             file.cut_back(offsets[name], into / name)
 
     def offsets(self) -> dict[str, int]:
-        """Lengths of the files in bytes, once all of it is on the disk."""
-        self.sync()
+        """Lengths of the files in bytes; ``sync`` brings all of it to the disk."""
         return {name: file.length for name, file in self._files.items()}
 
     def process(self, facts: Mapping[str, Any]) -> None:

@@ -32,7 +32,7 @@ class Alarms:
         fill = 0 if schedule is None else 2 * schedule.lag // schedule.updates_per_batch
         self._warm_up = max(WARM_UP, fill)
         self._steps = 0
-        self._began_s = self._now_s = 0.0
+        self._told_s = self._passed_s = 0.0
         self._waits: dict[str, float] = {}
 
     def look(self, metrics: Metrics) -> list[str]:
@@ -63,22 +63,22 @@ class Alarms:
         return self._wasted(set())
 
     def _count(self, metrics: Metrics) -> None:
-        """Add up the waits of a step, once the pipeline has filled."""
+        """Add up the waits of a step, once the pipeline has filled and until it runs empty: slots are free only where
+        nothing is left to ask."""
         self._steps += 1
-        self._now_s = _number(metrics, "time/virtual_s")
-        if self._steps <= self._warm_up:
-            self._began_s = self._now_s
+        before_s, self._told_s = self._told_s, _number(metrics, "time/virtual_s")
+        if self._steps <= self._warm_up or _number(metrics, "pipeline/slots_free") > 0:
             return
+        self._passed_s += self._told_s - before_s
         for name in metrics:
             if name.startswith("wait/"):
                 what = name.removeprefix("wait/")
                 self._waits[what] = self._waits.get(what, 0.0) + _number(metrics, name)
 
     def _wasted(self, sounded: set[str]) -> list[str]:
-        seconds = self._now_s - self._began_s
-        if seconds <= 0:
+        if self._passed_s <= 0:
             return []
-        found = wasted(shares_of(self._waits, seconds), self._regime, self._in_flight)
+        found = wasted(shares_of(self._waits, self._passed_s), self._regime, self._in_flight)
         due = [words for what, words in found.items() if what not in sounded]
         sounded.update(found)
         return due

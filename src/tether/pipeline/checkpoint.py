@@ -11,21 +11,23 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from tether.errors import ConfigError, ResumeError, TetherError
+from tether.errors import ConfigError, ModelError, ResumeError, TetherError
 from tether.journal.schema import MODEL_FOLDER
 from tether.journal.writer import flush
+from tether.pipeline.capture import STATE_FOLDER
+from tether.pipeline.writing import Write
 
 CHECKPOINTS_FOLDER = "checkpoints"
-STATE_FOLDER = "state"
 MANIFEST_FILE = "manifest.json"
 OURS = re.compile(r"step-[0-9]{6,}")
 """Names of checkpoints."""
-SCHEMA = 1
+SCHEMA = 2
+"""1: before rollouts were streamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,9 @@ class CheckpointOptions:
     """Steps between checkpoints; 0 makes one only when the run is asked to stop."""
     keep: int = 2
     """How many are kept, the newest."""
+    partials: Literal["keep", "restart"] = "keep"
+    """What becomes on resume of rollouts that were under way: what was sampled of them is kept and gone on with, or
+    they ``restart`` from their prompts, under the same ids. Only where it is kept can a resumed run be the same run."""
 
     def __post_init__(self) -> None:
         if self.every < 0 or self.keep < 1:
@@ -74,17 +79,19 @@ class Checkpoints:
         """After which there is one, whole or not."""
         return [_step_of(folder) for folder in self._folders()]
 
-    async def save(self, step: int, write: Callable[[Path], Awaitable[Mapping[str, int]]], *, keep: int) -> Path:
-        """``checkpoints/step-N/`` with what ``write`` puts into a new folder; older ones beyond ``keep`` go after it.
+    def put(self, write: Write, *, step: int, run: Write, offsets: Mapping[str, int], keep: int) -> None:
+        """Make ``checkpoints/step-N/``: ``write`` makes a new folder, and ``run`` adds to the state in it; older
+        checkpoints beyond ``keep`` go after it.
 
-        ``write`` returns the lengths of the journal's files. The folder gets its name when every byte is on the disk.
+        ``offsets`` are the lengths of the journal's files. The folder gets its name when every byte is on the disk.
         """
         target = self._home / f"step-{step:06d}"
         beside = self._home / f".{target.name}.partial"
         try:
             self._home.mkdir(exist_ok=True)
             self._sweep()
-            offsets = await write(beside)
+            write(beside)
+            run(beside / STATE_FOLDER)
             _seal(beside, step, offsets)
             if target.exists():
                 shutil.rmtree(target)  # made before a rollback; the run has come here again
@@ -92,27 +99,39 @@ class Checkpoints:
             flush(self._home)
             for old in self._folders()[:-keep]:
                 shutil.rmtree(old)
-        except (OSError, RuntimeError) as error:  # torch raises the latter when a disk is full
-            if isinstance(error, TetherError):
+        except (OSError, RuntimeError, ModelError) as error:  # torch and safetensors have errors of their own
+            if isinstance(error, TetherError) and not isinstance(error, ModelError):
                 raise
-            known = error.strerror if isinstance(error, OSError) else None
-            reason = known or "torch could not write all of it, as when a disk is full"
+            cause = error.__cause__ or error
+            known = cause.strerror if isinstance(cause, OSError) else None
+            reason = known or "not all of it could be written, as when a disk is full"
             raise ResumeError(
                 f"cannot write the checkpoint of step {step} to {self._home}: {reason}; the earlier ones are whole: "
                 "make room, then go on with tether train --resume"
             ) from error
         finally:
             shutil.rmtree(beside, ignore_errors=True)
-        return target
 
     def newest(self, told: Callable[[str], object], lengths: Mapping[str, int]) -> Checkpoint | None:
         """The newest that is whole and to which a journal of these lengths can be cut back; the others are told of
-        and left where they are."""
+        and left where they are.
+
+        Raises ``ResumeError`` if there is none, but one that another version of tether can read.
+        """
+        foreign = None
         for folder in reversed(self._folders()):
             try:
                 return _opened(folder, lengths)
+            except _ForeignError as error:
+                foreign = foreign or error
+                told(str(error))
             except ResumeError as error:
                 told(str(error))
+        if foreign is not None:
+            raise ResumeError(
+                f"no checkpoint can be read by this version of tether: {foreign}; resume with the version that wrote "
+                "it, or start a new run"
+            )
         return None
 
     def later_than(self, step: int) -> Iterator[Path]:
@@ -129,6 +148,10 @@ class Checkpoints:
     def _sweep(self) -> None:
         for rest in self._home.glob(".*step-*.partial*"):
             shutil.rmtree(rest, ignore_errors=True)
+
+
+class _ForeignError(ResumeError):
+    """A checkpoint of another version."""
 
 
 def _step_of(folder: Path) -> int:
@@ -150,10 +173,10 @@ def _opened(folder: Path, lengths: Mapping[str, int]) -> Checkpoint:
     path = folder / STATE_FOLDER / MANIFEST_FILE
     try:
         manifest = json.loads(path.read_bytes())
+        if manifest["schema"] != SCHEMA:
+            raise _ForeignError(f"checkpoint {folder} is skipped: it has schema {manifest['schema']}, not {SCHEMA}")
         files, step = manifest["files"], int(manifest["step"])
         offsets = {name: int(manifest["offsets"][name]) for name in lengths}
-        if manifest["schema"] != SCHEMA:
-            raise ResumeError(f"checkpoint {folder} is skipped: it has schema {manifest['schema']}, not {SCHEMA}")
         for name, facts in files.items():
             if not (folder / name).is_file() or _facts(folder / name) != facts:
                 raise ResumeError(f"checkpoint {folder} is skipped: {name} is not the file that was written")

@@ -6,6 +6,7 @@ Whatever happens, every rollout gets its one fate before the run directory is cl
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,16 +16,19 @@ from tether.errors import RunDirectoryError, TetherError
 from tether.evals.estimators import paired_difference
 from tether.evals.runner import EvalOptions, Evaluation
 from tether.journal.schema import INTERRUPTED
+from tether.journal.spans import TRAINER
 from tether.journal.writer import RunWriter
 from tether.pipeline.alarms import Alarms
 from tether.pipeline.books import check_balance
-from tether.pipeline.checkpoint import STATE_FOLDER, CheckpointOptions, Checkpoints
+from tether.pipeline.checkpoint import CheckpointOptions, Checkpoints
 from tether.pipeline.interrupts import StopRequest, undisturbed
 from tether.pipeline.loops import Loops, LoopsState
 from tether.pipeline.packing import Row, Step
 from tether.pipeline.reporting import Standing, sample_of, step_metrics
-from tether.pipeline.snapshot import Snapshot, write_snapshot
+from tether.pipeline.saving import Saver, partials_of
+from tether.pipeline.snapshot import Snapshot, going_on
 from tether.pipeline.trainer import StepReport
+from tether.ports import RolloutEngine
 from tether.records import Event, Metric, Metrics
 
 Observer = Callable[[Event], None]
@@ -50,13 +54,26 @@ class Controller:
     """Steps between stored samples."""
     doubts: tuple[str, ...] = ()
     """What the recipe does that is known to be doubtful: told at the start."""
+    alarms: Alarms = field(default_factory=Alarms)
+    """What a person should hear of while it goes on."""
     observers: tuple[Observer, ...] = ()
     """Told of every event after it is written: the console."""
     _evaluations: list[Evaluation] = field(default_factory=list)
-    _alarms: Alarms = field(default_factory=Alarms)
     _skipped: int = 0
     _step: int = 0
     _restored: tuple[LoopsState, Path] | None = None
+    _saver: Saver = field(init=False)
+    _blind: Mapping[str, RolloutEngine] = field(default_factory=dict)
+    """Engines that cannot tell their flight."""
+
+    def __post_init__(self) -> None:
+        self._saver = Saver(
+            checkpoints=self.checkpoints,
+            options=self.checkpoint_options,
+            learner=self.loops.learner,
+            watch=self.loops.watch,
+            sync=self.writer.sync,
+        )
 
     async def run(self) -> None:
         """From version 0, or from a restored checkpoint, to the saved model. Raises what stopped it, after the books
@@ -65,7 +82,8 @@ class Controller:
             await self._run()
         except BaseException as error:
             cause = first_cause(error)
-            self._close_stopped(cause)
+            with undisturbed():
+                await self._close_stopped(cause)
             if isinstance(error, BaseExceptionGroup):
                 raise cause from None
             raise
@@ -78,10 +96,12 @@ class Controller:
         """Go on from what a checkpoint holds, instead of beginning."""
         self._step = snapshot.loops.done
         self._evaluations = list(snapshot.evaluations)
-        self._alarms, self._skipped = snapshot.alarms, snapshot.skipped
-        self._restored = snapshot.loops, state
+        self.alarms, self._skipped = snapshot.alarms, snapshot.skipped
+        self._restored = going_on(snapshot, self.checkpoint_options.partials), state
 
     async def _run(self) -> None:
+        engines = self.loops.rolling.pool.engines
+        self._blind = {name: engine for name, engine in engines.items() if engine.in_flight() is None}
         if self._restored is not None:
             loops, state = self._restored
             await self.loops.publisher.load(await self.loops.learner.restore(state))
@@ -104,19 +124,24 @@ class Controller:
             await self.loops.train(self.after_step, self.between_steps)
             for task in others:
                 task.cancel()
+        await self._saver.end()
         self.loops.ledger.close_rest()
         check_balance(self.loops.ledger, self.loops.num_admitted)
+        for message in self.alarms.look_back():
+            self.warn(message)
         self._tell(self._event("finish", {**self._gain(), **self._balance()}))
         self.writer.sync()
 
-    def _close_stopped(self, cause: BaseException) -> None:
+    async def _close_stopped(self, cause: BaseException) -> None:
         """Close the books of a run that did not finish; what stopped it is told, not what fails here."""
-        with undisturbed():
-            with suppress(RunDirectoryError):
-                self.loops.ledger.close_rest()
-            with suppress(RunDirectoryError):
-                self._tell(self._event("fail", self._balance(), note=note_of(cause)))
-                self.writer.sync()
+        unsaved = await self._saver.close()
+        with suppress(RunDirectoryError):
+            self.loops.ledger.close_rest()
+        with suppress(RunDirectoryError):
+            if unsaved is not None:
+                self.warn(note_of(unsaved))
+            self._tell(self._event("fail", self._balance(), note=note_of(cause)))
+            self.writer.sync()
 
     async def after_step(self, number: int, step: Step, report: StepReport, standing: Standing) -> None:
         """Journal a step; evaluate and save where they are due."""
@@ -132,40 +157,40 @@ class Controller:
         if self.samples and (number == 1 or number % self.samples_every == 0):
             decode = self.loops.rolling.judge.decode
             self.writer.rollouts([sample_of(row, number, report, decode) for row in _spread(step, self.samples)])
-        for message in self._alarms.look(metrics):
+        for message in self.alarms.look(metrics):
             self.warn(message)
         if number == self.loops.steps:
+            await self._saver.end()
             await self.loops.learner.save_model(self.checkpoints.model)  # before the evaluation, which may be stopped
         await self._evaluate(number)
 
     async def between_steps(self, number: int) -> None:
-        """Tell what a publication's checks measured; make a checkpoint where one is due, or before the run stops
-        because somebody asked."""
+        """Tell what a publication's checks measured; begin a checkpoint where one is due, and make one before the run
+        stops because somebody asked."""
         self._tell_checked()
-        is_last = number == self.loops.steps
-        if self.checkpoint_options.due(number) or (self.stop.is_asked and not is_last):
-            saving = self.checkpoints.save(number, self._write_checkpoint, keep=self.checkpoint_options.keep)
-            await self.loops.watch.timing("checkpoint", saving)
-        if not is_last:
+        await self._saver.look()
+        stops = self.stop.is_asked and number < self.loops.steps
+        if self.checkpoint_options.due(number) or stops:
+            with self.loops.rolling.timeline.spanning(TRAINER, "checkpoint"):
+                await self.loops.watch.timing("checkpoint", self._save(number))
+        if stops:
+            await self._saver.end()
             self.stop.check(number, saved=True)
 
-    async def _write_checkpoint(self, folder: Path) -> Mapping[str, int]:
-        """Weights and state into a new folder; the lengths of the journal that belongs to them."""
+    async def _save(self, number: int) -> None:
+        """Begin a checkpoint: everything in it is of this moment."""
+        await self._saver.end()
+        partials = await partials_of(self._blind)
         snapshot = Snapshot(
             now_s=self.loops.rolling.clock.due("train_step", 0.0),
             loops=self.loops.state(),
+            partials=partials,
             open_lines=self.loops.ledger.open_lines,
             evaluations=tuple(self._evaluations),
-            alarms=self._alarms,
+            alarms=copy.deepcopy(self.alarms),
             skipped=self._skipped,
         )
-        offsets = self.writer.offsets()  # with the snapshot, before anybody else goes on
-        await self.loops.learner.save_model(folder)
-        state = folder / STATE_FOLDER
-        state.mkdir()
-        write_snapshot(snapshot, state)
-        await self.loops.learner.save(state)
-        return offsets
+        await self._saver.begin(number, snapshot, self.writer.offsets())
 
     def _tell_checked(self) -> None:
         if measured := self.loops.publisher.take_measured():
@@ -174,7 +199,8 @@ class Controller:
     async def _evaluate(self, number: int) -> None:
         if not self.eval_options.due(number, self.loops.steps):
             return
-        evaluation = await self.loops.watch.timing("eval", self.loops.learner.evaluate())
+        with self.loops.rolling.timeline.spanning(TRAINER, "eval"):
+            evaluation = await self.loops.watch.timing("eval", self.loops.learner.evaluate())
         self._evaluations.append(evaluation)
         self._tell(self._event("eval", evaluation.metrics()))
 
@@ -195,7 +221,10 @@ class Controller:
 
     def _balance(self) -> Metrics:
         counts = {fate: float(count) for fate, count in self.loops.ledger.balance().items()}
-        return {"ledger/balance": Metric(counts, "sum")} if counts else {}
+        if not counts:
+            return {}
+        admitted = Metric(float(self.loops.num_admitted), "last")
+        return {"ledger/balance": Metric(counts, "sum"), "ledger/admitted": admitted}
 
     def _now(self) -> float:
         return self.loops.rolling.clock.now()

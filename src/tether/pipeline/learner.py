@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,9 +15,9 @@ from torch import Tensor
 
 from tether.errors import ResumeError
 from tether.evals.runner import Evaluation
-from tether.models.finite import check_finite_weights
-from tether.models.loading import DTYPES, LoadedModel, save_model
+from tether.models.loading import LoadedModel
 from tether.models.sharing import PromptSharing
+from tether.pipeline.capture import LEARNER_FILE, Captured, HostCopies, write_model
 from tether.pipeline.masking import check_masks
 from tether.pipeline.old_policy import OldPolicy
 from tether.pipeline.packing import Step
@@ -25,11 +26,10 @@ from tether.pipeline.sampled import check_sampled
 from tether.pipeline.scoring import Scorer, Scores
 from tether.pipeline.spanning import spanning_metrics
 from tether.pipeline.trainer import StepReport, Trainer
+from tether.pipeline.writing import Into, ThreadWriting, Writing
 from tether.ports import Publication, WeightStore
 from tether.records import Metric, Rollout
 from tether.replay.routing import Routing
-
-LEARNER_FILE = "learner.pt"
 
 
 @runtime_checkable
@@ -86,12 +86,13 @@ class Learner(Protocol):
         """Write the weights as a Hugging Face folder, whole or not at all."""
         ...
 
-    async def save(self, folder: Path) -> None:
-        """Write into a folder what ``restore`` needs: optimizer, random states, the weights that the engine holds."""
+    async def save(self, into: Into, first: Callable[[], object]) -> Writing:
+        """Copy what ``restore`` needs: weights, optimizer, random states, the weights that the engines hold. The
+        copies are written beside the training by ``into``, where the learner lives, once ``first`` is done here."""
         ...
 
     async def restore(self, folder: Path) -> Publication:
-        """Go on from what ``save`` wrote; publishes again what the engine held then."""
+        """Go on from the state folder of what ``save`` wrote; publishes again what the engine held then."""
         ...
 
 
@@ -190,20 +191,29 @@ class LocalLearner:
 
     async def save_model(self, folder: Path) -> None:
         """Write the weights, in the dtype of the model, as a Hugging Face folder; refused if they are not finite."""
-        check_finite_weights(self.loaded.model.state_dict(), "the model to be saved")
-        save_model(self.loaded, folder, dtype=DTYPES[self.dtype])
+        write_model(self.loaded, self.dtype, folder)
 
-    async def save(self, folder: Path) -> None:
-        """Write ``learner.pt``."""
+    def captured(self) -> Captured:
+        """Everything of this moment, copied."""
         assert self.published is not None, "a run publishes before its first step"
+        copies = HostCopies()
         published = {
             "version": self.published.version,
             "fingerprint": self.published.fingerprint,
-            "weights": dict(self.store.fetch(self.published)),
+            "weights": dict(self.store.fetch(self.published)),  # nobody changes what was published
         }
-        old = None if self.old is None else self.old.state()
-        state = {"trainer": self.trainer.state(), "random": _random_state(), "published": published, "old": old}
-        torch.save(state, folder / LEARNER_FILE)
+        state = {
+            "trainer": copies(self.trainer.state()),
+            "random": _random_state(),
+            "published": published,
+            "old": None if self.old is None else self.old.state(),  # nor what was kept of past versions
+        }
+        model = copies.model(self.loaded.model)
+        return Captured(loaded=replace(self.loaded, model=model), dtype=self.dtype, state=state)
+
+    async def save(self, into: Into, first: Callable[[], object]) -> Writing:
+        """Copy everything; write it in a thread."""
+        return ThreadWriting(partial(_one_then, first, partial(into, self.captured().write)))
 
     async def restore(self, folder: Path) -> Publication:
         """Read it; the weights published again have the fingerprint they had."""
@@ -221,6 +231,11 @@ class LocalLearner:
                 "changed?"
             )
         return self.published
+
+
+def _one_then(first: Callable[[], object], then: Callable[[], object]) -> None:
+    first()
+    then()
 
 
 def _random_state() -> dict[str, Any]:

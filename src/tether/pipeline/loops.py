@@ -52,10 +52,14 @@ class LoopsState:
     """Groups between being asked for and the buffer."""
     pool: PoolState
     streaks: Streaks
+    asking_s: float | None
+    """Since when feed waits for a slot."""
     waits: Mapping[str, float]
     """Of the timeline, what no step has told."""
     loads: tuple[tuple[float, int], ...]
     """When the engines held which version."""
+    kinds_told: tuple[str, ...]
+    """Of failures that somebody was told of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +102,12 @@ class Loops:
     ledger: Ledger
     dump: Dump
     """Stores a batch that holds a non-finite number; gives the error that says where."""
+    acquires: bool = False
+    """Whether the learner scores what was sampled before each update: old log-probs by ``interruption``."""
     done: int = field(init=False, default=0)
     """Batches that are done."""
+    asking_s: float | None = field(init=False, default=None)
+    """Since when feed waits for a slot."""
     asked: deque[Underway] = field(init=False, default_factory=deque)
     has_asked: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     packed: asyncio.Queue[Step] = field(init=False)
@@ -117,8 +125,10 @@ class Loops:
             open=tuple(opened),
             pool=rolling.pool.state(),
             streaks=rolling.streaks,
+            asking_s=self.asking_s,
             waits=rolling.timeline.state(),
             loads=tuple(self.publisher.loads),
+            kinds_told=tuple(sorted(rolling.kinds_told)),
         )
 
     def restore(self, state: LoopsState) -> None:
@@ -128,7 +138,8 @@ class Loops:
         rolling.buffer.restore(state.buffer)
         self.asked = deque(state.open)
         rolling.pool.restore(state.pool)
-        rolling.streaks = state.streaks
+        rolling.streaks, self.asking_s = state.streaks, state.asking_s
+        rolling.kinds_told.update(state.kinds_told)
         rolling.timeline.restore(state.waits)
         self.publisher.loads.clear()
         self.publisher.loads.extend(state.loads)
@@ -137,9 +148,9 @@ class Loops:
         """Consumes prompts. Waits for a free slot. Unblocks roll."""
         rolling = self.rolling
         while True:
-            began = rolling.clock.now()
+            began = self.asking_s = rolling.clock.now() if self.asking_s is None else self.asking_s
             index = await rolling.buffer.admit()
-            now = rolling.clock.now()
+            now, self.asking_s = rolling.clock.now(), None
             rolling.timeline.waited("slot", now - began)
             asked = ask(index, self.prompts(index), self.sampling, now)
             for request in asked.requests:
@@ -177,6 +188,8 @@ class Loops:
         for number in range(self.done + 1, self.steps + 1):
             with timeline.waiting("data"):
                 step = await self._patiently("a batch", self.packed.get)
+            if self.acquires:
+                await self.watch.timing("train", self._acquire())
             used_s, updates = clock.now(), self.learner.updates
             try:
                 report = await self.watch.timing("train", self.learner.step(step))
@@ -192,6 +205,18 @@ class Loops:
                 await self._publish()
             await clock.quiet()
             await between(number)
+
+    async def _acquire(self) -> None:
+        """Have the learner score what was sampled since the publication before the last."""
+        rolling = self.rolling
+        rollouts = {rollout.id: rollout for rollout in self._held()}
+        progress = await rolling.pool.progress()
+        for group in rolling.open.values():
+            rollouts |= {rollout.id: rollout for rollout in group.parts(progress)}
+        versions = [version for _, version in self.publisher.loads]
+        since = versions[-2] if len(versions) > 1 else 0
+        fresh = [r for r in rollouts.values() if int(r.completion.version.max(initial=-1)) >= since]
+        await self.learner.acquire(fresh, tuple(rollouts))
 
     async def _patiently(self, what: str, wait: Callable[[], Awaitable[T]]) -> T:
         """Await something for as long as rollouts come to an end meanwhile."""
@@ -242,11 +267,6 @@ class Loops:
             if rolling.selection.drops and buffer.may_take(self.schedule.prompts_per_step):
                 self._drop()  # only now: in place of a group dropped while all wait for a slow one, another would come
             if (groups := buffer.take(self.schedule.prompts_per_step)) is not None:
-                now = rolling.clock.now()
-                for group in groups:
-                    finished_s = max(rollout.finished_s for rollout in group.rollouts)
-                    if now > finished_s:
-                        rolling.timeline.span(QUEUE, "group", finished_s, now, id=group.id)
                 return groups
             await buffer.change()
 
@@ -259,6 +279,9 @@ class Loops:
     def _close(self, step: Step, report: StepReport, number: int, used_s: float) -> None:
         used = {row.rollout.id for row in step.rows}
         for group in step.groups:
+            finished_s = max(rollout.finished_s for rollout in group.rollouts)
+            if used_s > finished_s:
+                self.rolling.timeline.span(QUEUE, "group", finished_s, used_s, id=group.id)
             for rollout in group.rollouts:
                 fate = "trained" if report.updated and rollout.id in used else "filtered:no-advantage"
                 self.ledger.close(rollout.id, fate, step=number, used_s=used_s)

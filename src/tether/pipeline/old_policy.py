@@ -24,7 +24,7 @@ from tether.models.policy import ModelInputs, Policy
 from tether.pipeline.packing import MicroBatch, Row, Step
 from tether.pipeline.scoring import Scoring
 from tether.ports import Publication
-from tether.records import Metric, Metrics, Rollout
+from tether.records import Floats, Metric, Metrics, Rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +85,23 @@ class OldPolicy(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a ``state``."""
+        ...
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+    """Scores rollouts at the weights that sampled them, with a model of its own."""
+
+    async def load(self, publication: Publication) -> None:
+        """Hold a version too; one that it holds already may come again."""
+        ...
+
+    async def score(self, rollout: Rollout) -> Floats:
+        """``[L]``, each token at its own version."""
+        ...
+
+    async def forget(self, older_than: int) -> None:
+        """Versions below are needed no longer."""
         ...
 
 
@@ -183,7 +200,7 @@ def unknown(micro_batch: MicroBatch) -> Float[Tensor, "T"]:
     )
 
 
-def with_old(step: Step, old: Sequence[Float[Tensor, "T"]]) -> Step:
+def with_old(step: Step, old: Sequence[Tensor]) -> Step:
     """The step with these old log-probs, one tensor a micro-batch."""
     pairs = zip(step.micro_batches, old, strict=True)
     return replace(step, micro_batches=tuple(replace(m, logp_old=values) for m, values in pairs))

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from tether.errors import EngineLostError, SelfCheckError
 from tether.journal.merging import merge
 from tether.pipeline.learner import Learner
+from tether.pipeline.old_policy import Evaluator
 from tether.ports import Clock, InFlight, Publication, RolloutEngine
-from tether.records import Metrics
+from tether.records import Metric, Metrics
 
 Check = Callable[[str, RolloutEngine, Publication], Awaitable[Metrics]]
 """Looks at what an engine makes of a version; raises if it is not what the learner published, else gives what it
@@ -29,6 +30,7 @@ class Publisher:
         clock: on which a publication takes its time.
         checks: asked after each load, of each engine.
         in_flight: what becomes of completions under way.
+        evaluator: of old log-probs; it holds a version before an engine samples from it.
     """
 
     def __init__(
@@ -38,9 +40,10 @@ class Publisher:
         clock: Clock,
         checks: tuple[Check, ...] = (),
         in_flight: InFlight = "finish",
+        evaluator: Evaluator | None = None,
     ) -> None:
         self._learner, self._engines, self._clock, self._checks = learner, engines, clock, checks
-        self._in_flight = in_flight
+        self._in_flight, self._evaluator = in_flight, evaluator
         self.version = -1
         self.loads: deque[tuple[float, int]] = deque(maxlen=LOADS_KEPT)
         """When all engines held which version, the newest last."""
@@ -57,11 +60,17 @@ class Publisher:
             return None
         publication = await self._learner.publish(live)
         await self.load(publication)
+        if self._evaluator is not None and live is not None:
+            await self._evaluator.forget(live)
+        self._measured["publication/bytes"] = Metric(float(publication.num_bytes), "sum")
         await self._clock.spend("publish")
         return publication
 
     async def load(self, publication: Publication) -> None:
         """Have every engine take a version that was published; those that die over it are started anew, and again."""
+        if self._evaluator is not None:
+            for held in await self._learner.old_publications():
+                await self._evaluator.load(held)
         self._publication = publication
         async with asyncio.TaskGroup() as tasks:
             for name in self._engines:

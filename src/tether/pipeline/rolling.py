@@ -7,7 +7,7 @@ under way can be told at any moment, and gone on with.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from tether.errors import EngineLostError, NonFiniteError, RewardError, TetherError
@@ -15,6 +15,7 @@ from tether.journal.ledger import Ledger
 from tether.journal.spans import REWARDS
 from tether.pipeline.buffer import GroupBuffer
 from tether.pipeline.faults import LEAST_SURVIVORS, Faults
+from tether.pipeline.old_policy import Evaluator
 from tether.pipeline.pool import Pool
 from tether.pipeline.rollouts import Asked, Judge, Scorer
 from tether.pipeline.selection import FLAT, TOO_FEW, Selection
@@ -22,8 +23,6 @@ from tether.pipeline.timeline import Timeline
 from tether.ports import Clock, GenerationRequest
 from tether.records import Completion, Group, Rollout
 
-Sampled = Callable[[Rollout], Awaitable[Rollout]]
-"""What is added to a rollout as soon as it is whole."""
 NOT_YET = 2**62
 """In the place of a number that comes later."""
 
@@ -59,6 +58,21 @@ class Underway:
 
     asked: Asked
     members: list[Member]
+
+    def parts(self, progress: Mapping[str, Completion]) -> Iterator[Rollout]:
+        """Its rollouts as far as they were sampled, without rewards."""
+        for member in self.members:
+            made = member.completion or progress.get(member.request.id) or member.request.so_far
+            if made is not None and not member.has_failed:
+                yield Rollout(
+                    id=member.request.id,
+                    prompt=self.asked.prompt,
+                    completion=made,
+                    text="",
+                    reward=0.0,
+                    started_s=self.asked.started_s,
+                    finished_s=self.asked.started_s,
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +110,14 @@ class Rolling:
     """Its name, for messages."""
     told: Callable[[str], object] = lambda text: None
     """Hears of the first failure of each kind."""
-    whole: Sampled | None = None
+    evaluator: Evaluator | None = None
+    """Gives each rollout its old log-probs."""
     open: dict[int, Underway] = field(default_factory=dict)
     num_over: int = 0
     """Rollouts of which nothing more comes, counted since this process began."""
     streaks: Streaks = field(default_factory=Streaks)
-    _kinds_told: set[str] = field(default_factory=set)
+    kinds_told: set[str] = field(default_factory=set)
+    """Of failures, those of which ``told`` has heard."""
 
     def start(self, groups: Iterable[Underway], tasks: asyncio.TaskGroup) -> None:
         """Let groups live as tasks of ``tasks``, in the order in which their rollouts would go on."""
@@ -169,9 +185,9 @@ class Rolling:
     def _show(self, member: Member, completion: Completion, started_s: float) -> None:
         version = completion.version
         first, last = int(version.min(initial=member.floor)), int(version.max(initial=member.floor))
-        about = {"id": member.request.id, "versions": [first, last], "tokens": len(completion)}
-        changes = [[when, version] for when, version in self.loads if first < version <= last]
-        self.timeline.span(member.engine, "rollout", started_s, member.sampled_s, **about, changes=changes)
+        changes = [(when, version) for when, version in self.loads if first < version <= last]
+        times = started_s, member.sampled_s
+        self.timeline.rollout(member.engine, member.request.id, completion, times, changes)
 
     async def _sampled(self, member: Member, place: tuple[int, int]) -> Completion:
         def taken(engine: str, version: int) -> None:
@@ -225,12 +241,16 @@ class Rolling:
         )
         if now > began:
             self.timeline.span(REWARDS, "reward", began, now, id=request.id)
-        member.rollout = rollout if self.whole is None else await self.whole(rollout)
+        if self.evaluator is not None:
+            rollout = replace(rollout, logp_old=await self.evaluator.score(rollout))
+        member.rollout = rollout
         self.streaks = replace(self.streaks, failed=0)
         self.ledger.finish(member.rollout)
 
     def _fail(self, member: Member, why: str, message: str, cause: Exception | None = None) -> None:
         """Count a rollout that came to nothing; stop the run if all do."""
+        if member.completion is not None:
+            self.ledger.sampled(member.request.id, member.completion, member.sampled_s, member.num_restarts)
         self.ledger.close(member.request.id, f"failed:{why}")
         member.has_failed = True
         self.streaks = replace(self.streaks, failed=self.streaks.failed + 1)
@@ -239,8 +259,8 @@ class Rolling:
                 f"{self.streaks.failed} rollouts of task {self.task!r} failed in a row, the most that "
                 f"faults.most_failed allows; the last: {message}"
             ) from cause
-        if why not in self._kinds_told:
-            self._kinds_told.add(why)
+        if why not in self.kinds_told:
+            self.kinds_told.add(why)
             self.told(f"a rollout failed, and its group goes on without it: {message}")
 
     def _complete(self, group: Underway) -> None:

@@ -61,6 +61,16 @@ class Timeline:
             about["changes"] = [[seconds, version] for seconds, version in changes]
         self.span(lane, "rollout", *times, **about)
 
+    @contextmanager
+    def spanning(self, lane: str, name: str) -> Iterator[None]:
+        """Show the block on a lane; one that took no time is not shown."""
+        start_s = self._now()
+        try:
+            yield
+        finally:
+            if (end_s := self._now()) > start_s:
+                self.span(lane, name, start_s, end_s)
+
     def waited(self, what: str, seconds: float) -> None:
         """Count a wait that is over: one of ``WAITS``, or an engine's name for the seconds that it was idle."""
         assert what in WAITS or what.startswith("engine"), f"no wait {what!r}; there are {', '.join(WAITS)}, engine-N"

@@ -11,12 +11,12 @@ WARM_UP: Final = 10
 """Batches at the beginning that are not looked at: everybody waits while a pipeline fills."""
 STARVED: Final = 0.4
 """Share of the time that the trainer may wait for data, or for generation to settle."""
-HELD_BACK: Final = 0.4
+HELD_BACK: Final = 0.5
 """Share of the time that engines may be idle while the bound holds back what they would sample."""
 PUBLISHING: Final = 0.2
 """Share of the time that the trainer may wait for publications to be acknowledged."""
 BUSY: Final = 0.1
-"""Engines that are idle for less than this cannot be given more."""
+"""Who waits for less than this is the slower side, which nothing that the other is given makes faster."""
 
 
 def shares_of(waits: Mapping[str, float], seconds: float) -> dict[str, float]:
@@ -48,11 +48,7 @@ def wasted(shares: Mapping[str, float], regime: str, in_flight: str) -> dict[str
             "engine, or set pipeline.regime=fully-async, which publishes at any moment"
         )
     if (share := min(shares.get("slot", 0.0), shares.get(ENGINE_IDLE, 0.0))) > HELD_BACK:
-        raised = "pipeline.max_staleness" if regime == "fully-async" else "pipeline.lag"
-        found["slot"] = (
-            f"engines waited {_percent(share)} of the time for a free slot: the bound holds them back; raise {raised}, "
-            "or give the run less to generate with"
-        )
+        found["slot"] = f"engines waited {_percent(share)} of the time for a free slot: {_fewer_waits(shares, regime)}"
     if (share := shares.get("publication", 0.0)) > PUBLISHING:
         other = regime == "fully-async" and in_flight == "finish"
         way = (
@@ -73,6 +69,14 @@ def _more_data(shares: Mapping[str, float], regime: str) -> str:
     if idle < BUSY:
         return f"add an engine (they are idle for {_percent(idle)} of it), or lower engine.max_tokens"
     return f"{raised} (engines are idle for {_percent(idle)} of it)"
+
+
+def _fewer_waits(shares: Mapping[str, float], regime: str) -> str:
+    """How engines wait less: more slots help only while the trainer waits, too."""
+    if shares.get("data", 0.0) + shares.get("settle", 0.0) < BUSY:
+        return "the trainer is the slower side, and a larger bound would only age the data; use fewer engines"
+    raised = "raise pipeline.max_staleness" if regime == "fully-async" else "set pipeline.regime=fully-async"
+    return f"the bound holds them back while the trainer waits, too; {raised}"
 
 
 def _percent(share: float) -> str:

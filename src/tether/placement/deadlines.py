@@ -22,7 +22,11 @@ class Deadlines:
     start_s: float = 600.0
     """A process starts and loads its model."""
     generate_s: float = 3600.0
-    """The engine answers what it was asked at once."""
+    """An engine gives its next completion while it has work, answers what it was asked at once, or finishes what is
+    under way before it loads a version; one that does not is started anew."""
+    reward_s: float = 3600.0
+    """A reward worker gives its next reward while it has work; one that does not is started anew. A single rollout
+    has failed after ``faults.reward_s``."""
     step_s: float = 1800.0
     """The learner makes one update."""
     publish_s: float = 600.0

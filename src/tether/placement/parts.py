@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from tether.models.loading import Vocabulary
 from tether.pipeline.interrupts import StopRequest
 from tether.pipeline.learner import Learner, LocalLearner
+from tether.pipeline.old_policy import Evaluator
 from tether.pipeline.rollouts import Scorer
 from tether.pipeline.stopwatch import Stopwatch
 from tether.ports import Clock, Reward, RolloutEngine, WeightStore
@@ -20,11 +21,24 @@ Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatorMaker:
+    """How an evaluator is made."""
+
+    make: Callable[[WeightStore, str], Evaluator]
+    """From the store that the learner publishes to in its own dtype, and a device."""
+    dtype: str
+    """In which weights are published to it."""
+    versions: int
+    """That the store must keep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Makers:
     """How the parts of a run are made. Each is called where its part lives, and travels there by pickle."""
 
-    learner: Callable[[WeightStore, str], LocalLearner]
-    """From the store it publishes to and its device."""
+    learner: Callable[[WeightStore, str, WeightStore | None], LocalLearner]
+    """From the store it publishes to, its device, and the store that it publishes to in its own dtype, if there is an
+    evaluator."""
     engine: Callable[[WeightStore, Clock, str], RolloutEngine]
     """From the store it loads from, the clock that its work spends time on, and its device."""
     reward: Callable[[], Reward]
@@ -32,6 +46,8 @@ class Makers:
     """In which weights are published."""
     device: str
     """What the recipe asks for, found to be there."""
+    evaluator: EvaluatorMaker | None = None
+    """Of old log-probs, if the recipe has one."""
 
 
 class Notices:
@@ -85,6 +101,8 @@ class Parts:
     """Of the model that is trained."""
     device: str
     """Where steps are packed."""
+    evaluator: Evaluator | None = None
+    """Of old log-probs, where the recipe has one."""
     watch: Stopwatch = field(default_factory=Stopwatch)
     """Told of the seconds of work, wherever it is done."""
     notices: Notices = field(default_factory=Notices)

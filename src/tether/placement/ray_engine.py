@@ -1,4 +1,4 @@
-"""The rollout engine as the controller sees it: in a process of its own, started anew when that dies."""
+"""A rollout engine as the controller sees it: in a process of its own, started anew when that dies or stalls."""
 
 from __future__ import annotations
 
@@ -6,31 +6,39 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tether.errors import EngineLostError, ProcessLostError
-from tether.pipeline.stopwatch import Stopwatch
+from tether.errors import EngineLostError, ResumeError, StalledError
 from tether.placement.deadlines import Deadlines
+from tether.placement.line import Line
 from tether.placement.parts import Notices
 from tether.placement.ray_process import Process, ProcessDiedError
-from tether.ports import EngineCapabilities, GenerationRequest, Publication
+from tether.placement.restarts import Restarts
+from tether.ports import EngineCapabilities, GenerationRequest, InFlight, Publication
 from tether.records import Completion
 
 
 class RayEngine:
     """A ``RolloutEngine`` in another process.
 
-    When the process dies, a new one is started and the call that noticed raises ``EngineLostError``: the new engine
-    holds no weights, and what was asked must be asked again. After ``max_restarts`` of them the run stops.
+    When the process dies, or passes a deadline and is ended, a new one is started, and every call to the old one raises
+    ``EngineLostError``: the new engine holds no weights, and what was asked must be asked again. It holds no requests
+    back: whoever asks bounds how many are under way.
+
+    Args:
+        start: starts a process that holds the engine.
+        deadlines: how long each kind of call may take.
+        restarts: how often a process may be started anew.
+        notices: hears of each process.
     """
 
     def __init__(
-        self, start: Callable[[], Process], deadlines: Deadlines, max_restarts: int, watch: Stopwatch, notices: Notices
+        self, start: Callable[[], Process], deadlines: Deadlines, restarts: Restarts, notices: Notices
     ) -> None:
-        self._start, self._deadlines, self._max_restarts = start, deadlines, max_restarts
-        self._watch, self._notices = watch, notices
+        self._start, self._deadlines, self._restarts, self._notices = start, deadlines, restarts, notices
         self._process = start()
+        self._line = self._new_line()
         self._capabilities: EngineCapabilities | None = None
         self._version = -1
-        self._num_restarts = 0
+        self._busy_before_s = 0.0  # of processes that are gone
         self._replacing = asyncio.Lock()
 
     def started(self) -> None:
@@ -53,52 +61,100 @@ class RayEngine:
         """Version of the weights it holds; -1 before the first load, and in a new process."""
         return self._version
 
-    async def generate(
-        self, requests: Sequence[GenerationRequest], flight: Mapping[str, Any] | None = None
-    ) -> list[Completion]:
-        """Sample one completion a request, from the start."""
-        completions: list[Completion]
-        completions, seconds = await self._call("generate", list(requests))
-        self._watch.add("generate", seconds)
+    @property
+    def busy_s(self) -> float:
+        """Real seconds that its processes have worked, as of the last result."""
+        return self._busy_before_s + self._line.busy_s
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Sample one completion, together with whatever else is under way.
+
+        It must come, or another of this engine, within ``placement.deadlines.generate_s`` of the one before.
+        """
+        if self._version < 0:
+            raise EngineLostError(f"{self._process.who} holds no weights yet; what was asked must be asked again")
+        line = self._line
+        try:
+            completion: Completion = await line.ask(request)
+        except ProcessDiedError as died:
+            raise await self._lost(line.process, died) from died
+        return completion
+
+    async def answer(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """Sample one completion a request, in the order asked, apart from what is under way."""
+        completions: list[Completion] = await self._call("answer", list(requests), deadline="generate_s")
         return completions
 
-    def in_flight(self) -> None:
-        """Nothing: what is under way is in the other process, and is asked again on resume."""
-        return None
-
-    async def load(self, publication: Publication) -> str:
-        """Have it take a version from the object store; the fingerprint of what it received."""
-        (received, version), seconds = await self._call("load", publication, deadline="publish")
+    async def load(self, publication: Publication, in_flight: InFlight = "finish") -> str:
+        """Have it take a version; the fingerprint of what it received."""
+        deadline = "generate_s" if in_flight == "finish" else "publish_s"  # it waits for what is under way
+        received, version = await self._call("load", publication, in_flight, deadline=deadline)
         self._version = int(version)
-        self._watch.add("publish", seconds)
         return str(received)
 
-    async def _call(self, name: str, *args: Any, deadline: str = "") -> tuple[Any, float]:
-        process, key = self._process, f"{deadline or name}_s"
+    async def progress(self) -> Mapping[str, Completion]:
+        """What was sampled so far of every completion under way; nothing if that died just now."""
         try:
-            return await process.call(name, *args, deadline=key, within_s=getattr(self._deadlines, key))
-        except ProcessDiedError as died:
-            await self._replace(process, died)
-            raise EngineLostError(f"{died}; a new one was started") from died
+            sampled: Mapping[str, Completion] = await self._call("progress", deadline="checkpoint_s")
+        except EngineLostError:
+            return {}
+        return sampled
 
-    async def _replace(self, process: Process, died: ProcessDiedError) -> None:
-        """Start another process, unless somebody who noticed earlier has done so."""
+    def in_flight(self) -> None:
+        """Nothing: what is under way is in the other process, and ``progress`` tells what can be saved of it."""
+        return None
+
+    def restore(self, flight: Mapping[str, Any]) -> None:
+        """Refused: no engine in another process has told a flight."""
+        raise ResumeError(
+            "generations under way that were saved in one process cannot be gone on with in others; resume with "
+            "placement.kind=inline"
+        )
+
+    async def _call(self, name: str, *args: Any, deadline: str) -> Any:
+        async with self._replacing:  # a new process that is about to come is waited for
+            process, line = self._process, self._line
+        try:
+            value, line.busy_s = await self._asked(process, name, *args, deadline=deadline)
+        except ProcessDiedError as died:
+            raise await self._lost(process, died) from died
+        return value
+
+    async def _asked(self, process: Process, name: str, *args: Any, deadline: str) -> tuple[Any, float]:
+        within_s = getattr(self._deadlines, deadline)
+        try:
+            answered, _ = await process.call(name, *args, deadline=deadline, within_s=within_s)
+        except StalledError:
+            raise ProcessDiedError(
+                f"{process.who} did not come back from {name} within placement.deadlines.{deadline} = {within_s:g} "
+                "seconds, and is ended"
+            ) from None
+        value, busy_s = answered
+        return value, float(busy_s)
+
+    async def _lost(self, process: Process, died: ProcessDiedError) -> EngineLostError:
+        """Start another process, unless somebody who noticed earlier has done so; what to tell who asked the old."""
         async with self._replacing:
-            while self._process is process:
-                self._process.end()
+            if self._process is process:
                 self._version = -1
-                if self._num_restarts >= self._max_restarts:
-                    raise ProcessLostError(
-                        f"{died}; it was started anew {self._num_restarts} times already, the most that "
-                        "placement.max_restarts allows: find out why, then go on with tether train --resume"
-                    ) from died
-                self._num_restarts += 1
-                self._notices.warn(f"{died}; it is started anew ({self._num_restarts} of {self._max_restarts})")
-                successor = self._start()
-                try:
-                    await successor.starting(self._deadlines.start_s)
-                except ProcessDiedError as again:
-                    died, self._process, process = again, successor, successor
-                    continue
-                self._process = successor
-                self._notices.process(successor.facts)
+                self._busy_before_s, line = self.busy_s, self._line
+                line.busy_s = 0.0
+                await self._replace(str(died))
+                self._line = self._new_line()
+        return EngineLostError(f"{died}; a new one was started")
+
+    async def _replace(self, died: str) -> None:
+        while True:
+            await asyncio.to_thread(self._process.end)  # it waits until the process is gone
+            self._restarts.take(died)
+            self._process = self._start()
+            try:
+                await self._process.starting(self._deadlines.start_s)
+            except ProcessDiedError as again:
+                died = str(again)
+                continue
+            self._notices.process(self._process.facts)
+            return
+
+    def _new_line(self) -> Line:
+        return Line(self._process, deadline="generate_s", within_s=self._deadlines.generate_s)

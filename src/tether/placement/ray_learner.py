@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from tether.pipeline.packing import Step
 from tether.pipeline.scoring import Scores
 from tether.pipeline.stopwatch import Stopwatch
 from tether.pipeline.trainer import StepReport
+from tether.pipeline.writing import PATIENCE_S, Into, Writing, given_up
 from tether.placement.deadlines import Deadlines
 from tether.placement.parts import Notices
 from tether.placement.ray_process import Process, ProcessDiedError
@@ -76,10 +79,20 @@ class RayLearner:
         logp, staleness = ({key: torch.from_numpy(a.copy()) for key, a in by_rollout.items()} for by_rollout in arrays)
         return replace(report, logp=logp, staleness=staleness)
 
-    async def publish(self) -> Publication:
-        """Put the weights of this moment into the object store."""
-        publication: Publication = await self._call("publish", deadline="publish", kind="publish")
+    async def publish(self, live: int | None = None) -> Publication:
+        """Put the weights of this moment into the store; no token that is still to be used is older than ``live``."""
+        publication: Publication = await self._call("publish", live, deadline="publish", kind="publish")
         return publication
+
+    async def old_publications(self) -> tuple[Publication, ...]:
+        """What an evaluator of old log-probs must hold."""
+        publications: tuple[Publication, ...] = await self._call("old_publications", deadline="publish", kind="publish")
+        return publications
+
+    async def acquire(self, rollouts: Sequence[Rollout], alive: Collection[str]) -> None:
+        """Score what must be scored before the next update; where nothing must, nothing is sent."""
+        if self._about["acquires"]:
+            await self._call("acquire", list(rollouts), list(alive), deadline="step", kind="train")
 
     async def score(
         self, rollouts: Sequence[Rollout], publication: Publication, temperature: float, *, formats: bool = True
@@ -103,9 +116,16 @@ class RayLearner:
         """Write the weights as a Hugging Face folder; the other process must see the same folder."""
         await self._call("save_model", folder.absolute(), deadline="checkpoint", kind="checkpoint")
 
-    async def save(self, folder: Path) -> None:
-        """Write what ``restore`` needs."""
-        await self._call("save", folder.absolute(), deadline="checkpoint", kind="checkpoint")
+    async def save(self, into: Into, first: Callable[[], object]) -> Writing:
+        """Have everything copied in the other process, and written there beside its steps."""
+        await self._call("capture", deadline="checkpoint", kind="checkpoint")
+        return TaskWriting(self._write(into, first))
+
+    async def _write(self, into: Into, first: Callable[[], object]) -> float:
+        began = time.perf_counter()
+        await asyncio.to_thread(first)
+        await self._call("write", into, deadline="checkpoint", kind="")
+        return time.perf_counter() - began
 
     async def restore(self, folder: Path) -> Publication:
         """Go on from what ``save`` wrote; publishes again what the engine held then."""
@@ -125,5 +145,34 @@ class RayLearner:
             raise ProcessLostError(
                 f"{died}; the weights since the last checkpoint went with it: go on with tether train --resume"
             ) from died
-        self._watch.add(kind, seconds)
+        if kind:
+            self._watch.add(kind, seconds)
         return value
+
+
+class TaskWriting:
+    """Work that another process does, as a task of this one."""
+
+    def __init__(self, work: Coroutine[Any, Any, float]) -> None:
+        self._task = asyncio.get_running_loop().create_task(work, name="tether-writes")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._task.done()
+
+    async def wait(self) -> float:
+        """Wait for its end: the real seconds it took. Raises what went wrong."""
+        await asyncio.wait({self._task})
+        return self._task.result()
+
+    async def close(self) -> Exception | None:
+        """Wait for a while, then give it up; what went wrong."""
+        await asyncio.wait({self._task}, timeout=PATIENCE_S)
+        if not self._task.done():
+            self._task.cancel()
+            return given_up()
+        if self._task.cancelled():
+            return None
+        error = self._task.exception()
+        return error if isinstance(error, Exception) else None

@@ -15,11 +15,13 @@ from bokeh.models import DataRange1d
 from bokeh.resources import Resources
 
 from tether.journal import RunView, Sample
+from tether.journal.balance import Balance
 from tether.journal.schema import EVENTS_FILE, REPORT_FILE
 from tether.journal.writer import write_whole
 from tether.records import Metrics
 from tether.report.figures import FEW_POINTS, NUM_WINDOWS, draw
-from tether.report.panels import PANELS
+from tether.report.panels import PANELS, Panel
+from tether.report.pipeline import PIPELINE_PANELS, fates_table, pipeline_section
 
 SETTINGS: Final = (
     ("algorithm", ("derived.algorithm", "algorithm.preset")),
@@ -57,7 +59,7 @@ def write_report(run_folder: Path | str, out: Path | str | None = None) -> Path:
 
 def render(run: RunView) -> str:
     """The whole page. Whatever comes from the run is escaped."""
-    figures, script = _figures(run)
+    drawn, script = _drawn(run)
     template = Template((files("tether.report") / "page.html").read_text(encoding="utf-8"))
     return template.substitute(
         title=escape(_look_up(run.config, ("recipe", "run.recipe", "run.name")) or run.folder.resolve().name),
@@ -67,8 +69,9 @@ def render(run: RunView) -> str:
         outcome=_outcome(run),
         settings="".join(_settings(run.config)),
         reading=_reading(run),
-        figures=figures,
-        fates=_fates(run),
+        figures=_cards(PANELS, drawn),
+        pipeline=pipeline_section(run, _cards(PIPELINE_PANELS, drawn)),
+        fates=fates_table(Balance(run)),
         times=_times(run),
         samples=_samples(run),
         config=escape(json.dumps(run.config, indent=2, ensure_ascii=False)),
@@ -83,18 +86,23 @@ def style() -> str:
     return page.partition("<style>")[2].partition("</style>")[0]
 
 
-def _figures(run: RunView) -> tuple[str, str]:
+def _drawn(run: RunView) -> tuple[Mapping[str, str], str]:
+    """The figures of a run by the titles of their panels, and the script that fills them."""
     steps = DataRange1d(range_padding=0.02)
-    plots = {panel.title: plot for panel in PANELS if (plot := draw(panel, run, steps)) is not None}
+    all_panels = (*PANELS, *PIPELINE_PANELS)
+    plots = {panel.title: plot for panel in all_panels if (plot := draw(panel, run, steps)) is not None}
     script, divs = components(plots) if plots else ("", {})
+    return divs, script
+
+
+def _cards(panels: Iterable[Panel], divs: Mapping[str, str]) -> str:
     absent = '<div class="absent">not measured in this run</div>'
-    cards = [
+    return "\n".join(
         f'<div class="card"><h3>{escape(panel.title)}</h3>{divs.get(panel.title, absent)}'
         f"<p>{escape(panel.says)}</p></div>"
-        for panel in PANELS
+        for panel in panels
         if panel.title in divs or not panel.is_optional
-    ]
-    return "\n".join(cards), script
+    )
 
 
 def _reading(run: RunView) -> str:
@@ -187,14 +195,6 @@ def _look_up(config: Mapping[str, Any], places: Iterable[str]) -> str | None:
 
 def _numbers(metrics: Metrics) -> dict[str, float]:
     return {name: metric.value for name, metric in metrics.items() if not isinstance(metric.value, Mapping)}
-
-
-def _fates(run: RunView) -> str:
-    rows = [f'<tr><td>{escape(fate)}</td><td class="num">{count:,}</td></tr>' for fate, count in run.balance().items()]
-    if not rows:
-        return '<p class="soft">No rollout came to its end in this run.</p>'
-    rows.append(f'<tr><td class="soft">all, each exactly once</td><td class="num">{len(run.ledger):,}</td></tr>')
-    return f'<table><tr><th>fate</th><th class="num">rollouts</th></tr>{"".join(rows)}</table>'
 
 
 def _times(run: RunView) -> str:

@@ -26,18 +26,21 @@ def score(reward: Reward, prompt: Prompt, response: str, rollout_id: str) -> flo
     except (Exception, SystemExit) as error:
         raise RewardError(
             f"a reward must give a number for every response; for {where} {_name(reward)} raised "
-            f"{type(error).__name__}: {error}; the response was {response!r}"
+            f"{type(error).__name__}: {error}; the response was {response!r}",
+            rollout_id=rollout_id,
         ) from error
     number = _number(value)
     if number is None or not math.isfinite(number):
         raise RewardError(
             f"a reward must be a finite number; for {where} {_name(reward)} gave {_shown(value)}; "
-            f"return 0.0 for a response that cannot be judged; the response was {response!r}"
+            f"return 0.0 for a response that cannot be judged; the response was {response!r}",
+            rollout_id=rollout_id,
         )
     if abs(number) > LARGEST:
         raise RewardError(
             f"a reward must lie within +-{LARGEST:g}; for {where} {_name(reward)} gave {number!r}; "
-            f"scale it, 0 to 1 is usual; the response was {response!r}"
+            f"scale it, 0 to 1 is usual; the response was {response!r}",
+            rollout_id=rollout_id,
         )
     return number
 

@@ -108,7 +108,7 @@ class DirectoryStore:
         shared, and whoever then reads it is killed.
         """
         from safetensors import SafetensorError
-        from safetensors.torch import load
+        from safetensors.torch import load_file
 
         if not isinstance(publication.where, str):
             raise ModelError(
@@ -119,7 +119,7 @@ class DirectoryStore:
         try:
             manifest = json.loads((place / MANIFEST_FILE).read_bytes())
             _check_record(publication, manifest)
-            held = load((place / TENSORS_FILE).read_bytes())
+            held = load_file(place / TENSORS_FILE, backend="pread")
             tensors = {name: held[first] for name, first in manifest["names"].items()}
         except OSError as error:
             names = ", ".join(str(_version_of(folder)) for folder in _found(place.parent, WHOLE)) or "nothing"
