@@ -136,6 +136,7 @@ def loops_of(
     seconds: Seconds,
     step_s: float = 0.0,
     engines: int = 1,
+    rows: int = 10**6,
     judged: Judged | None = None,
     write: Callable[[LedgerLine], object] = lambda line: None,
 ) -> Loops:
@@ -151,7 +152,7 @@ def loops_of(
         sampling=Sampling(seed=0, group_size=schedule.group_size, temperature=1.0, max_tokens=2),
         packing=BarePacking(advantage=GRPO(), token_budget=1, pad_id=0, device="cpu"),
         rolling=Rolling(
-            pool=Pool(pool_of, 10**6, clock.now),
+            pool=Pool(pool_of, rows, clock.now),
             judge=Judge(lambda prompt, text: 0.0, lambda ids: "2 2", frozenset({1})),
             score=judged or Judged(),
             buffer=GroupBuffer(schedule.slots, steps * schedule.prompts_per_step, schedule.window),
