@@ -113,7 +113,8 @@ class RolloutEngine(Protocol):
         ...
 
     async def progress(self) -> Mapping[str, Completion]:
-        """What was sampled so far of every completion under way, by request id, with ``finish = "interrupted"``."""
+        """What was sampled so far of every completion under way, by request id: with ``finish = "interrupted"``, or as
+        it ended if its caller is about to get it."""
         ...
 
     def in_flight(self) -> Mapping[str, Any] | None:

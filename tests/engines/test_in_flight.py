@@ -23,6 +23,7 @@ from tests.engines.tiny import (
 from tether.engines.torch import TorchEngine
 from tether.errors import DataError, ModelError
 from tether.placement.inline import Inline, InlineClock
+from tether.placement.real_time import RealClock
 from tether.ports import GenerationRequest, InFlight, Publication
 from tether.records import Completion
 
@@ -41,7 +42,7 @@ class World:
         self.publications = [store.publish(8 * i, state(model)) for i, model in enumerate(self.models)]
         self.options = {"dtype": "float32", "yield_every": 4, "max_rows": max_rows, "store": store, **options}
 
-    async def engine(self, clock: InlineClock, number: int = 0) -> TorchEngine:
+    async def engine(self, clock: InlineClock | RealClock, number: int = 0) -> TorchEngine:
         engine = engine_of(self.model, clock=clock, **self.options)
         await engine.load(self.publications[number])
         return engine
@@ -326,3 +327,21 @@ def test_a_load_that_waits_for_rows_to_end_may_be_cancelled() -> None:
         assert torch.is_tensor(engine._loaded.model.lm_head.weight)
 
     Inline().run(main())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_new_weights_may_come_at_any_turn_of_a_loop_in_real_time(policy: InFlight) -> None:
+    """Under virtual time they come between two moments only; in a process of its own, whenever a call arrives."""
+
+    async def main(turns: int) -> list[Completion]:
+        engine = await world.engine(RealClock())
+        asked = [asyncio.create_task(engine.generate(r)) for r in endless(4)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await engine.load(world.publications[1], policy)
+        async with asyncio.timeout(20):
+            return await asyncio.gather(*asked)
+
+    world = World()
+    for turns in range(12):
+        assert len(asyncio.run(main(turns))) == 4

@@ -95,6 +95,7 @@ def random_world(seed: int, *, has_trouble: bool = True, is_exact: bool = False)
 
     judging = Judging(seed, flat=perhaps(0.3), raises=perhaps(0.1), hangs=0.0 if is_exact else perhaps(0.02))
     steps = numbers.randint(1, 3 * blocks + 3)
+    loses = perhaps(0.05)
     filters = schedule.group_size > 1 and judging.flat
     stale, queue = schedule.lag + numbers.randint(0, 3), schedule.prompts_per_step + numbers.randint(0, 2)
     return schedule, World(
@@ -105,9 +106,9 @@ def random_world(seed: int, *, has_trouble: bool = True, is_exact: bool = False)
         rows=numbers.choice([1, 2, 4, 512]),
         most_tokens=numbers.choice([1, 3, 6]),
         manners=Manners(
-            loses=perhaps(0.05),
+            loses=loses,
             hangs=perhaps(0.02),
-            load_s=numbers.choice([0.0, numbers.random()]),
+            load_s=0.0 if is_exact and loses else numbers.choice([0.0, numbers.random()]),  # a revival is not saved
             tells=is_exact or numbers.random() < 0.5,
         ),
         skips=[n for n in range(1, 3 * steps + 1) if has_trouble and numbers.random() < 0.1],

@@ -205,7 +205,7 @@ class ScriptedEngine:
             async with self._changed:
                 await self._changed.wait_for(lambda: not self._lines)
             self._is_closed = False
-        if self._manners.load_s:
+        if self._manners.load_s and (self._number >= 0 or self.num_lost):  # the first is over before the run begins
             await self._clock.until(self._clock.now() + self._manners.load_s)
         self._perhaps_die(f"load {publication.version}")
         assert self._number in (-1, publication.number, publication.number - 1), "a publication out of sequence"

@@ -1,177 +1,175 @@
 import asyncio
-import random
-from dataclasses import dataclass, field
 
 import pytest
 
 from tether.errors import StalledError
 from tether.pipeline.buffer import GroupBuffer
-from tether.pipeline.schedule import Schedule
 from tether.placement.virtual_time import VirtualLoop
 from tether.records import Group
 
-NUM_SCHEDULES = 2000
 
-
-@dataclass
-class Life:
-    """One run of a producer and a consumer around a buffer, with random durations everywhere."""
-
-    schedule: Schedule
-    steps: int
-    numbers: random.Random
-    settles: bool = True
-    frees_early: bool = False
-    version: int = 0
-    updates: int = 0
-    made_by: dict[int, list[int]] = field(default_factory=dict)
-    taken: list[int] = field(default_factory=list)
-    staleness: list[int] = field(default_factory=list)
-    most_open: int = 0
-
-    async def nap(self) -> None:
-        await asyncio.sleep(self.numbers.choice([0.0, 0.0, self.numbers.random(), 10 * self.numbers.random()]))
-
-    async def run(self) -> None:
-        self.buffer = GroupBuffer(self.schedule.slots)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.feed(tasks))
-            tasks.create_task(self.train())
-
-    async def feed(self, tasks: asyncio.TaskGroup) -> None:
-        for _ in range(self.steps * self.schedule.prompts_per_step):
-            index = await self.buffer.admit()
-            self.most_open = max(self.most_open, index + 1 - len(self.taken))
-            tasks.create_task(self.generate(index))
-            await self.nap()
-
-    async def generate(self, index: int) -> None:
-        """Weights may change between two tokens; the group finishes when it likes."""
-        self.made_by[index] = [self.version]
-        for _ in range(self.numbers.randint(0, 2)):
-            await self.nap()
-            self.made_by[index].append(self.version)
-        self.buffer.finish(Group(id=f"g{index}", index=index, rollouts=()))
-
-    async def train(self) -> None:
-        block = self.schedule.lag * self.schedule.prompts_per_step
-        for number in range(1, self.steps + 1):
-            groups = await self.buffer.take(self.schedule.prompts_per_step)
-            self.taken += [group.index for group in groups]
-            self.staleness += [self.updates - v for group in groups for v in self.made_by[group.index]]
-            await self.nap()
-            self.buffer.retire(len(groups))
-            self.updates += 1
-            if not self.schedule.publishes_after(number):
-                continue
-            if self.settles:
-                await self.buffer.settle()
-                assert self.buffer.num_in_generation == 0
-            if self.frees_early:
-                self.buffer.free(block)
-            await self.nap()
-            self.version = self.updates
-            if not self.frees_early:
-                self.buffer.free(block)
-
-
-def random_life(seed: int, **how: bool) -> Life:
-    numbers = random.Random(seed)
-    regime = numbers.choice(["sync", "batch-async", "batch-async"])
-    lag = 1 if regime == "sync" else numbers.randint(1, 4)
-    schedule = Schedule(regime=regime, lag=lag, prompts_per_step=numbers.randint(1, 3), group_size=1)
-    return Life(schedule, numbers.randint(1, 4 * lag + 2), numbers, **how)
-
-
-def lives(count: int, **how: bool):
-    """Each life that came to its end, one after the other in one loop."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        for seed in range(count):
-            life = random_life(seed, **how)
-            runner.run(life.run())
-            yield seed, life
-
-
-@pytest.fixture(scope="module")
-def ended() -> list[tuple[int, Life]]:
-    """Half with weights that change between generations only, half with weights that change inside them, too."""
-    return [*lives(NUM_SCHEDULES // 2), *lives(NUM_SCHEDULES // 2, settles=False)]
-
-
-def test_staleness_never_exceeds_the_bound_under_random_schedules(ended):
-    for seed, life in ended:
-        assert max(life.staleness) <= life.schedule.bound, seed
-        assert min(life.staleness) >= 0, seed
-
-
-def test_every_group_is_taken_exactly_once_and_in_the_order_of_admission(ended):
-    for seed, life in ended:
-        assert life.taken == list(range(life.steps * life.schedule.prompts_per_step)), seed
-        assert life.buffer.num_in_generation == len(life.buffer.state().groups) == 0, seed
-
-
-def test_no_more_groups_are_under_way_than_there_are_slots(ended):
-    assert all(life.most_open <= life.schedule.slots for _, life in ended)
-
-
-def test_slots_freed_before_publication_break_the_bound():
-    broken = [
-        life.schedule.regime for _, life in lives(200, frees_early=True) if max(life.staleness) > life.schedule.bound
-    ]
-    assert {"sync", "batch-async"} == set(broken)
+def group(index: int) -> Group:
+    return Group(id=f"g{index}", index=index, rollouts=())
 
 
 def buffered(main):
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
+        return runner.run(main())
 
 
-def test_taking_frees_no_slot():
+async def filled(capacity: int, *, window: int = 0, finished: tuple[int, ...] = ()) -> GroupBuffer:
+    """All slots taken, and some groups finished."""
+    buffer = GroupBuffer(capacity, 100, window)
+    for _ in range(capacity):
+        await buffer.admit()
+    for index in finished:
+        buffer.finish(group(index))
+    return buffer
+
+
+def taken(buffer: GroupBuffer, count: int) -> list[int] | None:
+    groups = buffer.take(count)
+    return None if groups is None else [group.index for group in groups]
+
+
+@pytest.mark.parametrize("does", ["take", "retire"])
+def test_neither_taking_nor_use_frees_a_slot(does):
     async def main():
-        buffer = GroupBuffer(capacity=1)
-        buffer.finish(Group(id="g0", index=await buffer.admit(), rollouts=()))
-        await buffer.take(1)
+        buffer = await filled(1, finished=(0,))
+        buffer.take(1)
+        if does == "retire":
+            buffer.retire()
         await buffer.admit()
 
     with pytest.raises(StalledError, match=r"GroupBuffer\.admit"):
-        buffered(main())
+        buffered(main)
 
 
-def test_a_slot_is_held_while_its_group_is_generated():
+def test_publication_frees_the_slots_of_all_groups_used_and_of_no_other():
     async def main():
-        buffer = GroupBuffer(capacity=2)
+        buffer = await filled(4, finished=(0, 1, 2, 3))
+        buffer.take(1), buffer.take(1), buffer.take(1)
+        buffer.retire(), buffer.retire()
+        assert buffer.num_free == 0
+        buffer.free()
+        assert (buffer.num_free, buffer.num_used) == (2, 2)
+
+    buffered(main)
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_group_that_leaves_unused_frees_its_slot_at_once(is_finished):
+    async def main():
+        buffer = await filled(2, finished=(1,) if is_finished else ())
+        buffer.remove(1)
+        assert buffer.num_free == 1
+        assert await buffer.admit() == 2
+        assert [group.index for group in buffer.held] == []
+
+    buffered(main)
+
+
+def test_without_a_window_groups_leave_in_the_order_of_admission():
+    async def main():
+        buffer = await filled(4, finished=(1, 2, 3))
+        assert taken(buffer, 2) is None
+        buffer.finish(group(0))
+        assert [taken(buffer, 2), taken(buffer, 2), taken(buffer, 2)] == [[0, 1], [2, 3], None]
+
+    buffered(main)
+
+
+def test_a_window_lets_a_group_be_overtaken_so_often_and_no_more():
+    async def main():
+        buffer = await filled(6, window=2, finished=(1, 2, 3, 4, 5))
+        assert taken(buffer, 2) == [1, 2]
+        buffer.retire()
+        assert taken(buffer, 1) is None
+        buffer.finish(group(0))
+        assert [taken(buffer, 2), taken(buffer, 2)] == [[0, 3], [4, 5]]
+
+    buffered(main)
+
+
+def test_the_window_counts_anew_when_the_group_that_was_overtaken_is_removed():
+    async def main():
+        buffer = await filled(5, window=1, finished=(1, 2, 4))
+        assert [taken(buffer, 1), taken(buffer, 1)] == [[1], None]
+        buffer.remove(0)
+        assert [taken(buffer, 1), taken(buffer, 1), taken(buffer, 1)] == [[2], [4], None]
+
+    buffered(main)
+
+
+def test_generation_settles_when_no_group_is_in_generation_and_none_may_be_admitted():
+    async def main():
+        buffer = await filled(2, finished=(0,))
+        settled = asyncio.ensure_future(buffer.settle())
+        buffer.remove(1)  # another may be admitted in its place
+        await asyncio.sleep(1)
+        assert not settled.done()
+        await buffer.admit()
+        await asyncio.sleep(1)
+        assert not settled.done()
+        buffer.finish(group(2))
+        await settled
+
+    buffered(main)
+
+
+def test_no_more_groups_are_admitted_than_are_wanted_and_those_removed_are_replaced():
+    async def main():
+        buffer = GroupBuffer(5, 2)
         assert [await buffer.admit(), await buffer.admit()] == [0, 1]
-        assert buffer.num_in_generation == 2
+        buffer.remove(0)
+        assert await buffer.admit() == 2
         await buffer.admit()
 
     with pytest.raises(StalledError, match=r"GroupBuffer\.admit"):
-        buffered(main())
+        buffered(main)
 
 
 @pytest.mark.parametrize("wrong", ["twice", "never admitted", "taken already"])
 def test_a_group_is_finished_once_and_only_after_admission(wrong):
     async def main():
-        buffer = GroupBuffer(capacity=2)
-        group = Group(id="g0", index=await buffer.admit(), rollouts=())
-        buffer.finish(group)
+        buffer = await filled(2, finished=(0,))
         if wrong == "taken already":
-            await buffer.take(1)
-        buffer.finish(Group(id="g1", index=1, rollouts=()) if wrong == "never admitted" else group)
+            buffer.take(1)
+        buffer.finish(group(2 if wrong == "never admitted" else 0))
 
     with pytest.raises(AssertionError):
-        buffered(main())
+        buffered(main)
 
 
-def test_more_slots_are_never_freed_than_groups_were_used():
+def test_a_restored_buffer_gives_batches_taken_before_again_and_keeps_slots_and_window():
     async def main():
-        buffer = GroupBuffer(capacity=2)
-        buffer.finish(Group(id="g0", index=await buffer.admit(), rollouts=()))
-        buffer.free(1)
+        before = await filled(6, window=2, finished=(1, 2, 3, 4))
+        assert [taken(before, 1), taken(before, 1)] == [[1], [2]]
+        before.retire()
+        after = GroupBuffer(6, 100, 2)
+        after.restore(before.state())
+        assert after.state() == before.state()
+        assert (after.num_free, after.num_used, after.num_in_generation, after.num_waiting) == (0, 1, 2, 2)
+        assert not after.may_take(1)  # the batch that is given again was chosen before
+        assert [taken(after, 1), taken(after, 1)] == [[2], None]
+        after.retire()
+        after.free()
+        assert after.num_free == 2
 
-    with pytest.raises(AssertionError, match="freed 1 slots of 0 groups used"):
-        buffered(main())
+    buffered(main)
+
+
+def test_what_may_take_another_answer_is_told_to_whoever_waits():
+    async def main():
+        buffer = await filled(2)
+        for change in (lambda: buffer.finish(group(0)), lambda: buffer.remove(1)):
+            waiting = buffer.change()
+            change()
+            assert waiting.done()
+
+    buffered(main)
 
 
 def test_a_buffer_without_a_slot_is_refused():
     with pytest.raises(ValueError, match="at least one slot; got 0"):
-        GroupBuffer(0)
+        GroupBuffer(0, 1)

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("peft")
 
 from tether.config.build import train
-from tether.config.learning import engine_of, learner_of
+from tether.config.learning import engine_of, evaluator_of, learner_of
 from tether.config.recipe import Recipe, load
 from tether.errors import ConfigError, ModelError
 from tether.journal.reader import RunView
@@ -230,3 +230,17 @@ def test_a_checkpoint_of_another_adapter_is_told(tmp_path: Path):
     other = learner_of(recipe_of("tiny-dense", rank=2), MemoryStore("float32"), "cpu")
     with pytest.raises(Exception, match="a checkpoint must hold the parameters of the model that is trained"):
         asyncio.run(other.restore(tmp_path))
+
+
+def test_an_evaluator_of_old_log_probs_scores_an_adapter_as_the_trainer_does():
+    store = MemoryStore("float32")
+    recipe = recipe_of("tiny-dense")
+    learner, evaluator = learner_of(recipe, MemoryStore("float32"), "cpu"), evaluator_of(recipe, store, "cpu")
+    train_step(learner, 0)
+    publication = store.publish(0, learner.trainer.policy.weights())
+    asyncio.run(evaluator.load(publication))
+    (rollout, *_) = random_groups(5, 1, 2)[0].rollouts
+    expected = naive_logp(learner.loaded.model, rollout.prompt.token_ids, rollout.completion.token_ids.tolist())
+    np.testing.assert_allclose(asyncio.run(evaluator.score(rollout)), expected.numpy(), atol=1e-5)
+    with pytest.raises(ModelError, match="must meet the weights that it was trained on"):
+        asyncio.run(evaluator_of(recipe_of("tiny-dense-sorting"), store, "cpu").load(publication))

@@ -30,7 +30,16 @@ def test_a_larger_max_staleness_is_allowed_and_changes_no_slot():
         ({"regime": "sync", "lag": 1, "max_staleness": -1}, "at least 0 in regime 'sync'"),
         ({"prompts_per_step": 0}, "prompts_per_step must be at least 1; got 0"),
         ({"group_size": 0}, "group_size must be at least 1; got 0"),
-        ({"updates_per_batch": 2}, "updates_per_batch must be 1, .*got 2"),
+        ({"updates_per_batch": 0}, "updates_per_batch must be at least 1; got 0"),
+        ({"updates_per_batch": 3}, "multiple of pipeline.updates_per_batch = 3, .*got 8: set 6"),
+        ({"regime": "sync", "lag": 1, "updates_per_batch": 2}, "must be 2 in regime 'sync'.*got 1; set pipeline.lag=2"),
+        ({"window": 1}, "belongs to regime 'fully-async'.*got 1: set 0"),
+        ({"regime": "fully-async", "window": -1}, "at least 0 groups; got -1"),
+        ({"regime": "fully-async", "lag": 4, "max_staleness": 2}, "at least 3 .*lower pipeline.lag to 3"),
+        (
+            {"regime": "fully-async", "lag": 2, "max_staleness": 2, "prompts_per_step": 3, "window": 4},
+            "window = 4 leaves 5 of the slots that max_staleness = 2 .* lower it to 3, or raise max_staleness to 3",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused_with_the_way_out(options, message):
@@ -44,3 +53,20 @@ def test_the_lag_advised_for_a_max_staleness_is_accepted(most):
         Schedule(lag=8, max_staleness=most)
     advised = int(str(refused.value).split("lower pipeline.lag to ")[1].split(",")[0])
     assert most - 1 <= Schedule(lag=advised, max_staleness=most).bound <= most
+
+
+@pytest.mark.parametrize(
+    ("options", "bound", "slots"),
+    [
+        ({"regime": "sync", "lag": 2, "updates_per_batch": 2}, 1, 3),
+        ({"lag": 4, "updates_per_batch": 2}, 7, 12),
+        ({"regime": "fully-async", "lag": 1, "max_staleness": 0}, 0, 3),
+        ({"regime": "fully-async", "lag": 1, "max_staleness": 3, "window": 4}, 3, 8),
+        ({"regime": "fully-async", "lag": 2, "updates_per_batch": 2, "max_staleness": 6}, 5, 9),
+    ],
+)
+def test_reuse_and_the_window_are_part_of_the_bound(options, bound, slots):
+    schedule = Schedule(prompts_per_step=3, **options)
+    assert (schedule.bound, schedule.slots) == (bound, slots)
+    least = -(-(schedule.slots + schedule.window) // 3)
+    assert schedule.bound == schedule.updates_per_batch * least - 1

@@ -12,7 +12,6 @@ pytest.importorskip("ray")
 import ray
 
 from tether.errors import RewardError, StalledError
-from tether.placement.ray_host import CONTROL
 from tether.placement.ray_process import ProcessDiedError
 
 from .parts_on_ray import is_alive, process
@@ -38,9 +37,9 @@ def test_a_process_tells_who_it_is(part):
 
 
 def test_a_sign_of_life_comes_while_the_part_works(part):
-    working = part._host.call.remote("work", 1.5)
+    working = part._call.remote("work", 1.5)
     time.sleep(0.2)
-    pings = [ray.get(part._host.ping.options(concurrency_group=CONTROL).remote(), timeout=1.0) for _ in range(3)]
+    pings = [ray.get(part._ping.remote(), timeout=1.0) for _ in range(3)]
     assert pings == [part.facts["pid"]] * 3
     assert ray.wait([working], timeout=0)[0] == []
     ray.get(working)

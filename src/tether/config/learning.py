@@ -53,10 +53,7 @@ def engine_of(recipe: Recipe, store: WeightStore, clock: Clock, device: str) -> 
 
 def learner_of(recipe: Recipe, store: WeightStore, device: str, full_store: WeightStore | None = None) -> LocalLearner:
     """A learner with a model of its own. ``full_store``: in the trainer's dtype, for an evaluator of old log-probs."""
-    loaded = load_model(recipe.model.path, dtype=recipe.model.dtype, device=device)
-    convert_weights(loaded.model, DTYPES[recipe.trainer.dtype])
-    if recipe.model.lora is not None:
-        adapt(loaded.model, recipe.model.lora, dtype=DTYPES[recipe.engine.dtype], seed=recipe.run.seed)
+    loaded = _model_of(recipe, device)
     trainer, routing = _trainer(recipe, loaded, device), routing_of(recipe.algorithm)
     if routing is not None:
         trainer.policy.routers  # noqa: B018  # refused now if there are none to overrule
@@ -75,11 +72,19 @@ def learner_of(recipe: Recipe, store: WeightStore, device: str, full_store: Weig
 
 def evaluator_of(recipe: Recipe, store: WeightStore, device: str) -> OldEvaluator:
     """A second model that scores rollouts; ``store`` is that to which the learner publishes in the trainer's dtype."""
-    loaded = load_model(recipe.model.path, dtype=recipe.model.dtype, device=device)
-    convert_weights(loaded.model, DTYPES[recipe.trainer.dtype])
+    loaded = _model_of(recipe, device)
     loaded.model.requires_grad_(False)
     policy = Policy(loaded, share_prompt=recipe.trainer.share_prompt)
     return OldEvaluator(_scorer(recipe, policy, routing_of(recipe.algorithm)), store)
+
+
+def _model_of(recipe: Recipe, device: str) -> LoadedModel:
+    """The model as it is trained: in the trainer's dtype, with its adapter if it has one."""
+    loaded = load_model(recipe.model.path, dtype=recipe.model.dtype, device=device)
+    convert_weights(loaded.model, DTYPES[recipe.trainer.dtype])
+    if recipe.model.lora is not None:
+        adapt(loaded.model, recipe.model.lora, dtype=DTYPES[recipe.engine.dtype], seed=recipe.run.seed)
+    return loaded
 
 
 def versions_held(recipe: Recipe) -> int:

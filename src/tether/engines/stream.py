@@ -95,7 +95,7 @@ class Stream:
         """Everything sampled so far that no caller has."""
         made = {name: r.so_far for name, r in self._waiting.items() if r.so_far is not None}
         made |= {draft.request.id: draft.completion() for draft in self._batch.drafts}
-        made |= {name: _unfinished(completion) for name, completion in self._ended.items()}
+        made |= self._ended
         return {name: made[name] for name in self._asked if name in made and len(made[name])}
 
     def recompute(self) -> None:
@@ -162,7 +162,7 @@ class Stream:
                     self._until_s = None
                 self._hand_over()
                 await self._clock.quiet()  # whoever asks at this moment joins the same block
-                if not self._advance():
+                if not self._advance() and not self._ended:  # rows may have been sent back since the hand-over
                     break
         except asyncio.CancelledError:
             for caller in self._asked.values():
@@ -221,15 +221,3 @@ class Stream:
             if future is not None and not future.done():
                 future.set_exception(error)
                 future.exception()  # a caller that is cancelled before it hears of it is no fault
-
-
-def _unfinished(made: Completion) -> Completion:
-    """What of a completion can be gone on with: of one that has ended, all but its last token."""
-    if made.finish == "interrupted":
-        return made
-    count = len(made) - 1
-    names = ("token_ids", "logp", "entropy", "version", "cached_version", "top_k_ids", "top_k_logp")
-    cut = {name: value[:count] for name in names if (value := getattr(made, name)) is not None}
-    if made.experts is not None:
-        cut["experts"] = made.experts[:-1]
-    return replace(made, finish="interrupted", **cut)

@@ -169,7 +169,7 @@ class TorchEngine:
         return arrived
 
     async def progress(self) -> Mapping[str, Completion]:
-        """Tokens so far of all that is under way; of one that has ended and is not due yet, all but the last."""
+        """Tokens so far of all that is under way; one that has ended and is not due yet is whole."""
         return self._stream.progress()
 
     def in_flight(self) -> Mapping[str, Any]:

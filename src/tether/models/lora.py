@@ -120,15 +120,16 @@ def check_base(model: nn.Module, received: Mapping[str, Tensor]) -> None:
     if not torch.equal(own, other):
         raise ModelError(
             "an adapter must meet the weights that it was trained on; the trainer's base has fingerprint "
-            f"{_hex(other)[:12]} in the engine's dtype, that of this engine {_hex(own)[:12]}: let both read the same "
+            f"{_hex(other)[:12]} in the engine's dtype, that of this process {_hex(own)[:12]}: let both read the same "
             "model.path, with trainer and model in float32 if the engine is"
         )
 
 
 def whole(model: nn.Module, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Published weights and, where they are an adapter, the base beside them in the same number format."""
+    """Published weights and, where they are an adapter, this model's base beside them in the same number format."""
     if not is_adapted(model):
         return weights
+    check_base(model, weights)
     dtype = next(tensor.dtype for tensor in weights.values() if tensor.is_floating_point())
     base = {name: p.detach() for name, p in model.state_dict(keep_vars=True).items() if name not in weights}
     return {**{name: p.to(dtype) if p.is_floating_point() else p for name, p in base.items()}, **weights}

@@ -166,8 +166,8 @@ class GroupBuffer:
         return tuple(self._held[index] for index in chosen)
 
     def may_take(self, count: int) -> bool:
-        """Whether ``take`` would choose a batch now; one that it only hands out again was chosen before."""
-        return not self._again and bool(self._pick(count))
+        """Whether ``take`` would choose a batch, and not give one again that was chosen before a checkpoint."""
+        return bool(not self._again and self._pick(count))
 
     def change(self) -> asyncio.Future[None]:
         """Done when ``take`` may have another answer."""

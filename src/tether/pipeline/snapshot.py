@@ -81,15 +81,18 @@ def going_on(snapshot: Snapshot, partials: Literal["keep", "restart"]) -> LoopsS
         members = [
             member
             if member.is_over or member.completion is not None or member.request.id in loops.pool.engines
-            else _asked_again(member, snapshot.partials.get(member.request.id), is_kept=partials == "keep")
+            else _asked_again(member, snapshot, is_kept=partials == "keep")
             for member in group.members
         ]
         groups.append(replace(group, members=members))
     return replace(loops, open=tuple(groups))
 
 
-def _asked_again(member: Member, partial: Completion | None, *, is_kept: bool) -> Member:
+def _asked_again(member: Member, snapshot: Snapshot, *, is_kept: bool) -> Member:
     """A rollout that no engine has yet. Its floor stays where tokens are kept: they are as old as they were."""
+    partial = snapshot.partials.get(member.request.id)
+    if is_kept and partial is not None and partial.finish != "interrupted":
+        return replace(member, completion=partial, sampled_s=snapshot.now_s)
     so_far = partial if partial is not None and len(partial) else member.request.so_far
     if is_kept and so_far is not None:
         return replace(member, request=replace(member.request, so_far=so_far), engine="")

@@ -49,7 +49,7 @@ class Ray:
 
     What bounds what, so that a slow part fills no memory: slots bound the groups under way (``docs/staleness.md``), an
     engine is asked for at most ``engine.max_rows`` completions, the others wait in the controller as requests; a reward
-    worker has four rollouts in hand, the others wait in the controller, and no more than the slots allow; a letter
+    worker has eight rollouts in hand, the others wait in the controller, and no more than the slots allow; a letter
     between two processes holds at most what an engine has under way. Three versions of the weights lie in the object
     store.
 

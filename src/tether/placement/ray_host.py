@@ -1,9 +1,10 @@
-"""What runs inside a process of its own: one part of the run, and beside it a thread that always answers.
+"""What runs inside a process of its own: one part of the run, and beside it threads that always answer.
 
-Ray gives every concurrency group of an asynchronous actor a thread and an event loop. Calls of the part run one after
-the other on the default group's loop, except where the part itself gives way: an engine does so between blocks of
-tokens, and only there may ``load`` come in, so that no token sees half a version. The group ``control`` has the
-``ping``, which is answered while the part is busy.
+Ray gives every concurrency group of an asynchronous actor a thread and an event loop. The part has the loop of the
+default group for itself: its calls run there one after the other, except where the part itself gives way; an engine
+does so between blocks of tokens, and only there may ``load`` come in, so that no token sees half a version. Calls come
+and go in the group ``calls``, because Ray takes several turns of a loop for each, and one turn of the part's may be a
+block of tokens. The group ``control`` has the ``ping``, which is answered while the part is busy.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,8 +30,8 @@ from tether.ports import EngineCapabilities, GenerationRequest, InFlight, Public
 from tether.records import Completion, Floats, Rollout
 
 T = TypeVar("T")
-CONTROL = "control"
-"""The concurrency group that answers whatever the part does."""
+GROUPS = {"control": 2, "calls": 1000}
+"""Concurrency groups, and how many calls each has under way at most."""
 TURNS = 3
 """Of the event loop, in which what is done is collected and sent before the next piece blocks it."""
 
@@ -45,17 +47,28 @@ class Host:
     def __init__(self, role: str, make: Callable[[], Any]) -> None:
         self._facts, self._make = process_facts(role), make
         self._part: Any = None
+        self._loop: asyncio.AbstractEventLoop
 
     async def open(self) -> Any:
         """Make the part; what the controller must know of it."""
+        self._loop = asyncio.get_running_loop()
         self._part = self._make()
         return self._part.about()
 
     async def call(self, name: str, *args: Any, **options: Any) -> tuple[Any, float]:
-        """Await a method of the part; its result, and the seconds it took here."""
+        """Await a method of the part, on its loop; its result, and the seconds it took there."""
+        done: Future[tuple[Any, float]] = Future()
+        self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._do(done, name, args, options)))
+        return await asyncio.wrap_future(done)
+
+    async def _do(self, done: Future[tuple[Any, float]], name: str, args: Any, options: Any) -> None:
         began = time.perf_counter()
-        value = await getattr(self._part, name)(*args, **options)
-        return value, time.perf_counter() - began
+        try:
+            value = await getattr(self._part, name)(*args, **options)
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result((value, time.perf_counter() - began))
 
     async def facts(self) -> Facts:
         """Role, pid, host: what the journal says of this process."""

@@ -17,7 +17,7 @@ from typing import Any
 from tether.errors import StalledError
 from tether.placement.keeper import birth_of
 from tether.placement.parts import Facts
-from tether.placement.ray_host import CONTROL, Host
+from tether.placement.ray_host import GROUPS, Host
 
 ENDS_WITHIN_S = 10.0
 """How long the thread that listens may take to notice that it is over."""
@@ -67,10 +67,12 @@ class Process:
         self._birth = ""
         self._verdict = ""
         remote: Any = ray.remote
-        actor = remote(concurrency_groups={CONTROL: 2}, max_restarts=0, **terms.resources)(Host)
+        actor = remote(concurrency_groups=GROUPS, max_restarts=0, **terms.resources)(Host)
         self._host = actor.remote(role, make)
         self._opening = self._host.open.remote()
-        self._telling = self._host.facts.options(concurrency_group=CONTROL).remote()
+        self._telling = self._host.facts.options(concurrency_group="control").remote()
+        self._ping = self._host.ping.options(concurrency_group="control")
+        self._call = self._host.call.options(concurrency_group="calls")
         self._over = threading.Event()
         self._listener = threading.Thread(target=self._listen, name=f"tether-hears-{role}", daemon=True)
 
@@ -96,13 +98,13 @@ class Process:
 
     async def call(self, name: str, *args: Any, deadline: str, within_s: float, **options: Any) -> tuple[Any, float]:
         """Await a method of the part: result, and the seconds it worked over there. Errors come as they were raised."""
-        asked = self._host.call.remote(name, *args, **options)
+        asked = self._call.remote(name, *args, **options)
         result: tuple[Any, float] = await self._await(asked, name, deadline, within_s)
         return result
 
     def post(self, name: str, *args: Any) -> None:
         """Call a method of the part and wait for nothing. Whether it arrives is told by a call that is awaited."""
-        self._host.call.remote(name, *args)
+        self._call.remote(name, *args)
 
     async def _await(self, ref: Any, what: str, deadline: str, within_s: float) -> Any:
         import ray
@@ -143,7 +145,7 @@ class Process:
 
         while not self._over.wait(self._terms.heartbeat_s / 4):
             try:
-                ray.get(self._host.ping.options(concurrency_group=CONTROL).remote(), timeout=self._terms.heartbeat_s)
+                ray.get(self._ping.remote(), timeout=self._terms.heartbeat_s)
             except ray.exceptions.GetTimeoutError:
                 if not self._over.is_set():
                     self._verdict = (

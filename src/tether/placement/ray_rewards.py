@@ -20,7 +20,7 @@ from tether.ports import Reward
 from tether.records import Prompt
 from tether.rewards.scoring import score
 
-AT_ONCE = 4
+AT_ONCE = 8
 """Rollouts that a worker has in hand: one is judged, the others are there when it is done."""
 DEATHS = 2
 """Processes that may die over one rollout before it has failed."""
