@@ -44,9 +44,17 @@ def killing(folder: Path, role: str, step: int):
 
     def look(event: Event) -> None:
         if event.event == "step" and event.step == step:
+            if role == "learner":  # it writes checkpoints beside its steps
+                await_checkpoint(folder)
             os.kill(pid_of(folder, role), signal.SIGKILL)
 
     return look
+
+
+def await_checkpoint(folder: Path) -> None:
+    until = time.monotonic() + 60
+    while not list(folder.glob("checkpoints/step-*")) and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def assert_trained_once_and_fresh_enough(run: RunView, groups: int = 12, size: int = 4) -> None:
@@ -125,6 +133,8 @@ def stopped_by(number: signal.Signals, folder: Path, *settings: str, group: bool
         command(folder, *settings), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     until_step(folder, 3, process)
+    if "checkpoint.every=2" in settings:
+        await_checkpoint(folder)
     process.others = descendants(process.pid)
     (os.killpg if group else os.kill)(process.pid, number)
     return process
