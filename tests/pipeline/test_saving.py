@@ -285,6 +285,14 @@ def test_a_rollout_goes_on_with_what_was_sampled_of_it_and_keeps_its_floor():
     assert (member.floor, member.engine, member.num_restarts) == (3, "", 0)
 
 
+def test_a_rollout_that_had_ended_and_was_on_its_way_to_its_caller_is_only_judged():
+    ended = completion_of([2, 1], version=3)
+    sampled = member_of(0, floor=3, engine="engine-0")
+    (group,) = going_on(snapshot_of(group_of(sampled), partials={"g0/0": ended}), "keep").open
+    (member,) = group.members
+    assert (member.completion, member.sampled_s, member.num_restarts) == (ended, 1.5, 0)
+
+
 def test_a_rollout_of_which_nothing_was_sampled_begins_anew_and_is_counted():
     members = [
         member_of(0, floor=3, engine="engine-0"),
