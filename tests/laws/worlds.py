@@ -93,7 +93,9 @@ def random_world(seed: int, *, has_trouble: bool = True, is_exact: bool = False)
     def perhaps(most: float) -> float:
         return numbers.choice([0.0, most]) if has_trouble else 0.0
 
-    judging = Judging(seed, flat=perhaps(0.3), raises=perhaps(0.1), hangs=0.0 if is_exact else perhaps(0.02))
+    judging = Judging(
+        seed, flat=perhaps(0.3), raises=perhaps(0.1), hangs=0.0 if is_exact or costs[1] else perhaps(0.02)
+    )
     steps = numbers.randint(1, 3 * blocks + 3)
     loses = perhaps(0.05)
     filters = schedule.group_size > 1 and judging.flat

@@ -2,6 +2,8 @@ from collections import Counter
 
 import pytest
 
+from tether.config.recipe import load
+from tether.errors import ConfigError
 from tether.pipeline.schedule import Schedule
 from tether.pipeline.selection import Selection
 from tether.placement.inline import Costs
@@ -138,3 +140,15 @@ def test_nothing_is_dropped_while_no_batch_can_be_made():
     world = World(steps=3, costs=COSTS, engines=1, rows=512, selection=selection)
     run = Run(Schedule(lag=1, prompts_per_step=2, group_size=2), world).go()
     assert run.loops.num_admitted <= 2 * 2 * (2 * 3 + 4)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("selection.drop_staleness=7", "at least pipeline.lag = 8, .*; got 7"),
+        ("selection.drop_queue=1", "at least pipeline.prompts_per_step = .*; got 1"),
+    ],
+)
+def test_limits_that_would_drop_whatever_is_generated_are_refused(setting, message):
+    with pytest.raises(ConfigError, match=message):
+        load("quickstart", ("pipeline.lag=8", setting))
