@@ -138,7 +138,8 @@ class Event:
     """One line of ``events.jsonl``."""
 
     event: str
-    """What happened: ``start``, ``check``, ``step``, ``skip``, ``eval``, ``warn``, ``finish``, ``fail``."""
+    """What happened: ``start``, ``publish``, ``check``, ``step``, ``skip``, ``eval``, ``warn``, ``finish`` or
+    ``fail``."""
     step: int
     """Batches consumed so far."""
     version: int

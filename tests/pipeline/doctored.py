@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from tether.engines.torch import Torch, TorchEngine
-from tether.ports import Clock, EngineCapabilities, GenerationRequest, Publication, WeightStore
+from tether.models.lora import Lora
+from tether.ports import Clock, EngineCapabilities, GenerationRequest, InFlight, Publication, WeightStore
 from tether.records import Completion
 from tether.registry import ENGINES
 
@@ -33,8 +34,11 @@ class Doctored(Torch):
     sound_loads: int = 0
     """Loads without the fault, before it begins."""
 
-    def open(self, source: str, *, store: WeightStore, clock: Clock, device: str) -> Any:
-        return DoctoredEngine(super().open(source, store=store, clock=clock, device=device), self, store)
+    def open(
+        self, source: str, *, store: WeightStore, clock: Clock, device: str, lora: Lora | None = None
+    ) -> DoctoredEngine:
+        inner = super().open(source, store=store, clock=clock, device=device, lora=lora)
+        return DoctoredEngine(inner, self, store)
 
 
 class DoctoredEngine:
@@ -54,14 +58,24 @@ class DoctoredEngine:
     def is_sound(self) -> bool:
         return self.loads <= self.options.sound_loads
 
+    @property
+    def busy_s(self) -> float:
+        return self.inner.busy_s
+
     def in_flight(self) -> Mapping[str, Any] | None:
         return self.inner.in_flight()
 
-    async def load(self, publication: Publication) -> str:
+    def restore(self, flight: Mapping[str, Any]) -> None:
+        self.inner.restore(flight)
+
+    async def progress(self) -> Mapping[str, Completion]:
+        return await self.inner.progress()
+
+    async def load(self, publication: Publication, in_flight: InFlight = "finish") -> str:
         self.loads += 1
         model: Any = self.inner._loaded.model
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        arrived = await self.inner.load(publication)
+        arrived = await self.inner.load(publication, in_flight)
         if not self.is_sound and self.options.fault in LOADS:
             held = LOADS[self.options.fault](before, dict(model.state_dict()))
             model.load_state_dict({name: tensor.clone() for name, tensor in held.items()})
@@ -69,14 +83,16 @@ class DoctoredEngine:
             model.base_model.rotary_emb.inv_freq *= 0.5
         return "0" * 64 if self.options.fault == "another fingerprint" and not self.is_sound else arrived
 
-    async def generate(
-        self, requests: Sequence[GenerationRequest], flight: Mapping[str, Any] | None = None
-    ) -> list[Completion]:
-        completions = await self.inner.generate(requests, flight)
+    async def generate(self, request: GenerationRequest) -> Completion:
+        return self.doctored(request, await self.inner.generate(request))
+
+    async def answer(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        completions = await self.inner.answer(requests)
+        return [self.doctored(*pair) for pair in zip(requests, completions, strict=True)]
+
+    def doctored(self, request: GenerationRequest, completion: Completion) -> Completion:
         answer = ANSWERS.get(self.options.fault)
-        if answer is None or self.is_sound:
-            return completions
-        return [answer(self, *pair) for pair in zip(requests, completions, strict=True)]
+        return completion if answer is None or self.is_sound else answer(self, request, completion)
 
 
 Weights = dict[str, Tensor]
@@ -128,8 +144,13 @@ def old_versions(engine: DoctoredEngine, request: GenerationRequest, completion:
     return replace(completion, version=np.maximum(completion.version - 1, 0).astype(np.int32))
 
 
+def old_cache(engine: DoctoredEngine, request: GenerationRequest, completion: Completion) -> Completion:
+    return replace(completion, cached_version=np.maximum(completion.version - 1, 0).astype(np.int32))
+
+
 ANSWERS: dict[str, Callable[[DoctoredEngine, GenerationRequest, Completion], Completion]] = {
     "raw": raw,
     "shifted": shifted,
     "old versions": old_versions,
+    "old cache": old_cache,
 }

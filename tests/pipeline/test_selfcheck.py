@@ -63,7 +63,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> RunView:
 def test_every_publication_is_probed_and_told_once(sound):
     told = [(event.event, event.step, event.version) for event in sound.events]
     assert [event for event in told if event[0] == "check"] == [("check", v, v) for v in range(3)]
-    assert told[:2] == [("start", 0, 0), ("check", 0, 0)]
+    assert told[:3] == [("start", 0, 0), ("publish", 0, 0), ("check", 0, 0)]
     first, *later = sound.of("check")
     always = {
         f"probe/{name}"
@@ -124,6 +124,11 @@ FAULTS = [
     ("wrong positions", 0, r"'agreement' failed at version 0: .*the model and configuration of model\.path"),
     ("rounded to float8", 0, r"'agreement' failed at version 0: .*raise checks\.tolerance"),
     ("shifted", 0, r"'agreement' failed at version 0: .*one position off"),
+    (
+        "old cache",
+        1,
+        r"'versions' failed at version 1: prompts sampled after the load were read over a cache of version 0",
+    ),
     ("old versions", 1, r"'versions' failed at version 1: tokens sampled after the load are stamped 0\."),
     ("another fingerprint", 0, r"'acknowledgement' failed at version 0: .*0{12}"),
 ]

@@ -36,7 +36,7 @@ from tether.placement.ray_host import moved
 from tether.placement.ray_learner import RayLearner
 from tether.placement.ray_process import Process, ProcessDiedError
 from tether.placement.ray_room import shares
-from tether.placement.ray_session import _connect, check_installed, check_shared_memory
+from tether.placement.ray_session import _connect, check_installed, check_reachable, check_shared_memory
 from tether.placement.real_time import RealClock
 from tether.placement.restarts import Restarts
 from tether.ports import EngineCapabilities, Publication, RolloutEngine
@@ -104,6 +104,11 @@ def test_a_cluster_that_cannot_be_reached_is_named():
         _connect(Away(), "10.0.0.1:6379")
     with pytest.raises(ConfigError, match=r"^Ray cannot be started here: nobody answers; "):
         _connect(Away(), "local")
+
+
+def test_a_place_at_which_nobody_answers_is_refused_at_once():
+    with pytest.raises(ConfigError, match=r"^there is no Ray at '127.0.0.1:1': .*ray start --head"):
+        check_reachable("127.0.0.1:1")
 
 
 def test_a_numbered_gpu_is_refused():

@@ -25,7 +25,8 @@ def test_a_node_that_dies_with_an_engine_costs_neither_the_run_nor_a_rollout(tmp
     assert run.status == "finished"
     assert_books_balance(run, groups=16, size=4, admitted_only=True)
     assert run.balance()["trained"] == 64
-    [warning] = [text for text in warnings(run) if "anew" in text]
-    assert warning.startswith("engine-")
+    anew = [text for text in warnings(run) if "anew" in text]
+    assert len({text.partition(" ")[0] for text in anew}) == 1  # twice if Ray had not yet noticed, and took that node
+    assert anew[0].startswith("engine-")
     assert len([facts for facts in processes(folder) if facts["role"].startswith("engine")]) == 3
     assert_nobody_is_left(folder)

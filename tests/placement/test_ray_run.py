@@ -39,22 +39,21 @@ def pid_of(folder: Path, role: str) -> int:
     return [facts["pid"] for facts in processes(folder) if facts["role"] == role][-1]
 
 
-def killing(folder: Path, role: str, step: int):
-    """An observer that kills a process after a step, while the engine works on the next block."""
+def is_saved(folder: Path) -> bool:
+    """Whether there is a checkpoint; they are written beside the training."""
+    return bool(list(folder.glob("checkpoints/step-*/state/manifest.json")))
+
+
+def killing(folder: Path, role: str, step: int, when=lambda: True):
+    """An observer that kills a process, once, after a step, while the engine works on the next block."""
+    killed = []
 
     def look(event: Event) -> None:
-        if event.event == "step" and event.step == step:
-            if role == "learner":  # it writes checkpoints beside its steps
-                await_checkpoint(folder)
-            os.kill(pid_of(folder, role), signal.SIGKILL)
+        if event.event == "step" and event.step >= step and not killed and when():
+            killed.append(pid_of(folder, role))
+            os.kill(killed[0], signal.SIGKILL)
 
     return look
-
-
-def await_checkpoint(folder: Path) -> None:
-    until = time.monotonic() + 60
-    while not list(folder.glob("checkpoints/step-*")) and time.monotonic() < until:
-        time.sleep(0.02)
 
 
 def assert_trained_once_and_fresh_enough(run: RunView, groups: int = 12, size: int = 4) -> None:
@@ -88,15 +87,16 @@ def test_an_engine_that_is_killed_is_started_anew_and_nothing_is_lost_or_done_tw
 @pytest.mark.long
 def test_a_learner_that_is_killed_stops_the_run_with_the_way_out(ray_here, tmp_path):
     folder = tmp_path / "run"
+    dying = killing(folder, "learner", 3, lambda: is_saved(folder))
     with pytest.raises(ProcessLostError, match=r"learner \(pid \d+, .* go on with tether train --resume"):
-        train(recipe_of("checkpoint.every=2"), folder, observers=(killing(folder, "learner", 3),))
+        train(recipe_of("checkpoint.every=2", "run.steps=40"), folder, observers=(dying,))
     run = RunView(folder)
     assert run.status == "failed"
-    assert_books_balance(run, groups=12, size=4, admitted_only=True)
+    assert_books_balance(run, groups=80, size=4, admitted_only=True)
     planned = plan(folder, None, (), told=print)
     assert planned.checkpoint is not None
     go_on(planned)
-    assert_trained_once_and_fresh_enough(RunView(folder))
+    assert_trained_once_and_fresh_enough(RunView(folder), groups=80)
 
 
 @pytest.mark.long
@@ -127,14 +127,18 @@ def until_step(folder: Path, step: int, process: subprocess.Popen[str], within_s
     raise AssertionError(f"step {step} did not come")
 
 
-def stopped_by(number: signal.Signals, folder: Path, *settings: str, group: bool = False) -> subprocess.Popen[str]:
-    """A run in a session of its own that gets a signal after its third step; the signal may go to all of its group."""
+def stopped_by(
+    number: signal.Signals, folder: Path, *settings: str, group: bool = False, saved: bool = False
+) -> subprocess.Popen[str]:
+    """A run in a session of its own that gets a signal after its third step; the signal may go to all of its group, and
+    wait until there is a checkpoint."""
     process = subprocess.Popen(
         command(folder, *settings), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     until_step(folder, 3, process)
-    if "checkpoint.every=2" in settings:
-        await_checkpoint(folder)
+    while saved and not is_saved(folder):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
     process.others = descendants(process.pid)
     (os.killpg if group else os.kill)(process.pid, number)
     return process
@@ -153,7 +157,7 @@ def assert_nobody_is_left(folder: Path, others: Collection[int] = ()) -> None:
 
 def test_a_controller_that_is_killed_leaves_nobody_behind_and_its_run_goes_on_without_loss(ray_here, tmp_path):
     folder = tmp_path / "run"
-    process = stopped_by(signal.SIGKILL, folder, "run.steps=12", "checkpoint.every=2")
+    process = stopped_by(signal.SIGKILL, folder, "run.steps=40", "checkpoint.every=2", saved=True)
     process.wait()
     process.stdout.close()
     assert len(process.others) > 5  # Ray's own, too
@@ -161,7 +165,7 @@ def test_a_controller_that_is_killed_leaves_nobody_behind_and_its_run_goes_on_wi
     planned = plan(folder, None, (), told=print)
     assert planned.checkpoint is not None
     go_on(planned)
-    assert_trained_once_and_fresh_enough(RunView(folder), groups=24)
+    assert_trained_once_and_fresh_enough(RunView(folder), groups=80)
     assert [facts["role"] for facts in processes(folder)] == ROLES * 2
     assert_nobody_is_left(folder)
 

@@ -160,14 +160,15 @@ class GroupBuffer:
             return tuple(self._held[index] for index in self._again.popleft())
         if not (chosen := self._pick(count)):
             return None
-        for index in chosen:
-            self._finished.discard(index)
         self._taken.append(chosen)
         return tuple(self._held[index] for index in chosen)
 
     def may_take(self, count: int) -> bool:
         """Whether ``take`` would choose a batch, and not give one again that was chosen before a checkpoint."""
-        return bool(not self._again and self._pick(count))
+        chosen = () if self._again else self._pick(count)
+        for index in chosen:
+            self._finished.add(index)
+        return bool(chosen)
 
     def change(self) -> asyncio.Future[None]:
         """Done when ``take`` may have another answer."""
@@ -202,14 +203,15 @@ class GroupBuffer:
         self._settled.open()
 
     def _pick(self, count: int) -> tuple[int, ...]:
-        """The next batch; empty if there is none."""
+        """The next batch, no longer among the finished; empty if there is none."""
         if len(self._finished) < count:
             return ()
         chosen = tuple(self._finished.pop() for _ in range(count))
-        is_allowed = self._overtaken(chosen) <= self._window
+        if self._overtaken(chosen) <= self._window:
+            return chosen
         for index in chosen:
             self._finished.add(index)
-        return chosen if is_allowed else ()
+        return ()
 
     def _overtaken(self, chosen: tuple[int, ...]) -> int:
         """How many younger groups would have left before the oldest that stays, if ``chosen`` left."""

@@ -193,6 +193,9 @@ class Controller:
         await self._saver.begin(number, snapshot, self.writer.offsets())
 
     def _tell_checked(self) -> None:
+        if (published := self.loops.publisher.take_published()) is not None:
+            size = Metric(float(published.num_bytes), "sum")
+            self._tell(self._event("publish", {"publication/bytes": size}))
         if measured := self.loops.publisher.take_measured():
             self._tell(self._event("check", measured))
 

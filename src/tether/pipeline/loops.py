@@ -15,8 +15,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-import numpy as np
-
 from tether.core.advantage import Advantage
 from tether.errors import NonFiniteError, StalledError
 from tether.journal.ledger import Ledger
@@ -111,6 +109,8 @@ class Loops:
     asked: deque[Underway] = field(init=False, default_factory=deque)
     has_asked: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     packed: asyncio.Queue[Step] = field(init=False)
+    _versions: dict[int, set[int]] = field(init=False, default_factory=dict)
+    """Of finished groups, by index."""
 
     def __post_init__(self) -> None:
         self.packed = asyncio.Queue(maxsize=1)
@@ -256,8 +256,7 @@ class Loops:
 
     def oldest_live(self) -> int:
         """No token that is still to be trained on has an older version."""
-        held = [int(r.completion.version.min(initial=self.publisher.version)) for r in self._held()]
-        return min([self.rolling.floor(), self.publisher.version, *held])
+        return min([self.rolling.floor(), self.publisher.version, *self._held_versions()])
 
     async def _take(self) -> tuple[Group, ...]:
         """The next batch; what happens at one moment is over before one is chosen."""
@@ -291,7 +290,7 @@ class Loops:
         rolling, buffer = self.rolling, self.rolling.buffer
         rolling.pool.tell(self.watch, rolling.timeline)
         versions = {member.floor for group in rolling.open.values() for member in group.members if member.engine}
-        versions.update(*(np.unique(rollout.completion.version).tolist() for rollout in self._held()))
+        versions |= self._held_versions()
         gauges = {
             "queue_groups": buffer.num_waiting,
             "in_flight_rollouts": rolling.num_under_way,
@@ -305,6 +304,15 @@ class Loops:
             gauges={name: float(value) for name, value in gauges.items()},
             waits=rolling.timeline.take(),
         )
+
+    def _held_versions(self) -> set[int]:
+        """Of all tokens that are sampled and not used; each group is looked at once."""
+        known, self._versions = self._versions, {}
+        for group in self.rolling.buffer.held:
+            self._versions[group.index] = known.get(group.index) or {
+                version for rollout in group.rollouts for version in rollout.completion.version.tolist()
+            }
+        return set().union(*self._versions.values())
 
     def _held(self) -> Iterator[Rollout]:
         """Rollouts that are finished and not used."""

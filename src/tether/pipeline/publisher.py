@@ -11,7 +11,7 @@ from tether.journal.merging import merge
 from tether.pipeline.learner import Learner
 from tether.pipeline.old_policy import Evaluator
 from tether.ports import Clock, InFlight, Publication, RolloutEngine
-from tether.records import Metric, Metrics
+from tether.records import Metrics
 
 Check = Callable[[str, RolloutEngine, Publication], Awaitable[Metrics]]
 """Looks at what an engine makes of a version; raises if it is not what the learner published, else gives what it
@@ -49,6 +49,7 @@ class Publisher:
         """When all engines held which version, the newest last."""
         self._publication: Publication | None = None
         self._turns = {name: asyncio.Lock() for name in engines}
+        self._published: Publication | None = None
         self._measured: Metrics = {}
 
     async def publish(self, live: int | None = None) -> Publication | None:
@@ -62,7 +63,7 @@ class Publisher:
         await self.load(publication)
         if self._evaluator is not None and live is not None:
             await self._evaluator.forget(live)
-        self._measured["publication/bytes"] = Metric(float(publication.num_bytes), "sum")
+        self._published = publication
         await self._clock.spend("publish")
         return publication
 
@@ -109,6 +110,11 @@ class Publisher:
                 "engine's load"
             )
         return publication
+
+    def take_published(self) -> Publication | None:
+        """What was published last; nothing if that was taken already."""
+        published, self._published = self._published, None
+        return published
 
     def take_measured(self) -> Metrics:
         """What the checks of the last load measured; nothing if that was taken already."""

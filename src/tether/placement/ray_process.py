@@ -127,7 +127,7 @@ class Process:
         if self._verdict:
             return self._verdict
         words = self._last_words()
-        return f"died; its last words: {words}" if words else f"died: {_first_line(error)}"
+        return f"died; its last words: {words}" if words else f"died: {_told(error)}"
 
     def _last_words(self) -> str:
         if self._terms.logs is None or "pid" not in self.facts:
@@ -178,6 +178,11 @@ class Process:
                 os.kill(int(self.facts["pid"]), signal.SIGKILL)
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def _told(error: Exception) -> str:
+    """What Ray says: its first line, and the last where that is the error of a part that could not be made.
+
+    >>> _told(Exception("it died because of an error in its creation task\\n  line 3\\nImportError: no module"))
+    'it died because of an error in its creation task: ImportError: no module'
+    """
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return f"{lines[0]}: {lines[-1].strip()}" if "creation task" in lines[0] and len(lines) > 1 else lines[0]

@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from tether.errors import ConfigError
 from tether.placement.keeper import Keeper
 
 SHARED_MEMORY = Path("/dev/shm")
+ANSWERS_WITHIN_S = 10.0
+"""How long a cluster's head may take to accept a connection."""
 LONGEST_PLACE = 40
 """Characters of the session's folder; Ray puts sockets into it, whose paths may have 107."""
 ENVIRONMENT = {
@@ -61,6 +64,7 @@ def session(address: str, *, num_cpus: int, object_store_bytes: int) -> Iterator
         return
     if address:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        check_reachable(address)
         _connect(ray, address)
         try:
             yield Session(num_gpus=_num_gpus(ray), logs=None, keeper=None)
@@ -103,6 +107,30 @@ def _connect(ray: Any, address: str, **options: Any) -> None:
         what = "Ray cannot be started here" if address == "local" else f"there is no Ray at {address!r}"
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ConfigError(f"{what}: {reason}; mend that, or use placement.kind=inline") from error
+
+
+def check_reachable(address: str) -> None:
+    """Refuse a place at which nobody answers; Ray would try for minutes.
+
+    >>> check_reachable("ray://head:10001")
+    Traceback (most recent call last):
+    tether.errors.ConfigError: placement.address must be host:port of a cluster's head, or auto; got \
+'ray://head:10001': start tether on a node of the cluster
+    """
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in address:
+        raise ConfigError(
+            f"placement.address must be host:port of a cluster's head, or auto; got {address!r}: start tether on a "
+            "node of the cluster"
+        )
+    try:
+        socket.create_connection((host, int(port)), ANSWERS_WITHIN_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"there is no Ray at {address!r}: {error}; start one there (ray start --head), or use placement.kind=inline"
+        ) from error
 
 
 def check_shared_memory(needed: int, place: Path = SHARED_MEMORY) -> None:
