@@ -43,6 +43,8 @@ MORE = {
     "two engines": (*STREAMING, "placement.engines=2", "engine.max_rows=3"),
     "snapshots": (*STREAMING, "old.strategy=snapshots"),
     "snapshots on disk": ("pipeline.lag=2", "old.strategy=snapshots", "old.where=disk"),
+    "interruption": (*STREAMING, "old.strategy=interruption"),
+    "evaluator": (*STREAMING, "old.strategy=evaluator"),
     "dropped": (*STREAMING, "selection.drop_queue=2", "pipeline.window=2"),
     "every token a block": (*STREAMING, "engine.yield_every=1", "placement.engines=2"),
     "no cost": (*STREAMING, "placement.costs.generate_token_s=0.0", "placement.costs.publish_s=0.0"),
