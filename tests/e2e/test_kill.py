@@ -17,7 +17,7 @@ from .killing import Killer
 from .quick import journal
 
 BASE = (
-    *("run.steps=5", "run.device=cpu", "run.samples=2", "eval.prompts=0", "checks.prompts=0", "checkpoint.every=1"),
+    *("run.steps=6", "run.device=cpu", "run.samples=2", "eval.prompts=0", "checks.prompts=0", "checkpoint.every=1"),
     *("pipeline.prompts_per_step=2", "pipeline.group_size=2", "algorithm.preset=sat-grpo", "trainer.warmup=2"),
     *("engine.yield_every=3", "placement.costs.reward_s=0.07"),
 )
@@ -43,6 +43,8 @@ MORE = {
     "two engines": (*STREAMING, "placement.engines=2", "engine.max_rows=3"),
     "snapshots": (*STREAMING, "old.strategy=snapshots"),
     "snapshots on disk": ("pipeline.lag=2", "old.strategy=snapshots", "old.where=disk"),
+    "interruption": (*STREAMING, "old.strategy=interruption"),
+    "evaluator": (*STREAMING, "old.strategy=evaluator"),
     "dropped": (*STREAMING, "selection.drop_queue=2", "pipeline.window=2"),
     "every token a block": (*STREAMING, "engine.yield_every=1", "placement.engines=2"),
     "no cost": (*STREAMING, "placement.costs.generate_token_s=0.0", "placement.costs.publish_s=0.0"),
@@ -89,20 +91,21 @@ def num_under_way(folder: Path) -> int:
     return sum(len(request.so_far) for request in drafts if request.so_far is not None)
 
 
-def kill_and_resume(out: Path, whole: Whole, regime: str, seed: int, *, late: bool = False) -> int:
+def kill_and_resume(out: Path, whole: Whole, regime: str, seed: int, *, midway: bool = False) -> int:
     """Die at a random point, now and then once more while resuming, and end as the run that never died; how many
-    tokens were under way where it went on."""
+    tokens were under way where it first went on."""
     reference, num_calls = whole.run(regime)
     numbers = random.Random(f"{regime} {seed}")
-    last = numbers.randint(num_calls // 2 if late else 1, num_calls)
+    low, high = (0.45, 0.65) if midway else (0.0, 1.0)
+    last = numbers.randint(1 + int(low * num_calls), int(high * num_calls))
     assert whole.killer.run(out, settings_of(regime), last=last) == -signal.SIGKILL, (regime, seed, last)
     if not (out / "config.json").is_file():  # it died before it began
         with pytest.raises((ResumeError, RunDirectoryError)):
             plan(out, None, (), told=lambda text: None)
         return 0
+    tokens = num_under_way(out)
     for _ in range(numbers.choice([0, 0, 1, 2])):
         whole.killer.run(out, resume=True, last=numbers.randint(1, 60))
-    tokens = num_under_way(out)
     go_on(plan(out, None, (), told=lambda text: None))
     assert_same(out, reference)
     return tokens
@@ -121,7 +124,7 @@ def assert_same(out: Path, reference: Path) -> None:
 
 @pytest.mark.parametrize("regime", REGIMES)
 def test_a_run_killed_at_a_random_point_ends_as_the_run_that_never_died(tmp_path, whole, regime):
-    tokens = kill_and_resume(tmp_path / "run", whole, regime, 0, late=True)
+    tokens = kill_and_resume(tmp_path / "run", whole, regime, 0, midway=True)
     if regime in IN_MID_GENERATION:
         assert tokens > 0, "it was to go on in the middle of generations"
 

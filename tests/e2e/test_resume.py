@@ -175,7 +175,7 @@ def test_settings_that_may_change_are_shown_and_taken(stopped):
     [
         *("run.seed=1", "pipeline.lag=3", "engine.dtype=float32", "task.modulus=5", "trainer.dtype=bfloat16"),
         "algorithm.replay=['routing']",
-        *("pipeline.regime=fully-async", "pipeline.window=2", "pipeline.updates_per_batch=2"),
+        *("pipeline.regime=fully-async", "pipeline.updates_per_batch=2"),
         *("selection.flat_groups=filter", "selection.drop_queue=4", "placement.engines=2", "old.strategy=snapshots"),
     ],
 )
@@ -190,7 +190,7 @@ def test_settings_that_would_break_the_run_are_refused_and_nothing_is_touched(st
 def test_settings_that_mean_nothing_for_what_a_checkpoint_holds_may_change(stopped):
     settings = (
         *("faults.rollout_s=100.0", "faults.most_failed=3", "selection.most_flat=9"),
-        *("checkpoint.partials=restart", "run.trace=False"),
+        *("checkpoint.partials=restart", "run.trace=false"),
     )
     keys = [change.key for change in plan(stopped, None, settings, told=pytest.fail).changes]
     assert keys == sorted(setting.partition("=")[0] for setting in settings)

@@ -26,6 +26,8 @@ MAY_CHANGE = (
     "run.steps",
     "run.samples",
     "run.trace",
+    "selection.most_flat",
+    "faults",
     "eval.every",
     "checkpoint",
     "checks",
