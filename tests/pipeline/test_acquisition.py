@@ -11,6 +11,7 @@ import torch
 
 from tether.errors import OldVersionError
 from tether.pipeline.acquisition import Acquisition
+from tether.pipeline.capture import LEARNER_FILE
 from tether.pipeline.snapshots import WeightCopies
 from tether.records import Completion, Group, Rollout
 
@@ -150,7 +151,7 @@ def test_a_step_without_an_update_does_not_lose_the_weights_before_the_last(dens
 
 def test_a_run_that_goes_on_has_the_same_scores_to_the_last_bit(dense, tmp_path):
     learner, _ = lived(dense)
-    asyncio.run(learner.save(tmp_path))
+    torch.save(learner.captured().state, tmp_path / LEARNER_FILE)
     step = step_of(finished(dense.groups, 3), BUDGET)
     wanted = asyncio.run(learner.step(step)).metrics
     again = learner_of(dense, acquisition)

@@ -167,7 +167,7 @@ def test_a_resumed_learner_goes_on_to_the_last_bit_from_the_adapter_alone(tmp_pa
     train_step(learner, 0)
     held = asyncio.run(learner.publish())
     train_step(learner, 1)
-    asyncio.run(learner.save(tmp_path))
+    torch.save(learner.captured().state, tmp_path / LEARNER_FILE)
     saved = torch.load(tmp_path / LEARNER_FILE, weights_only=True)
     assert all(".lora_" in name for name in saved["trainer"]["parameters"])
     assert (tmp_path / LEARNER_FILE).stat().st_size < 400_000  # the model alone has 1.5 MB
@@ -226,7 +226,7 @@ def test_a_coarse_trainer_and_a_coarse_engine_hold_the_same_base():
 def test_a_checkpoint_of_another_adapter_is_told(tmp_path: Path):
     learner = learner_of(recipe_of("tiny-dense"), MemoryStore("float32"), "cpu")
     asyncio.run(learner.publish())
-    asyncio.run(learner.save(tmp_path))
+    torch.save(learner.captured().state, tmp_path / LEARNER_FILE)
     other = learner_of(recipe_of("tiny-dense", rank=2), MemoryStore("float32"), "cpu")
     with pytest.raises(Exception, match="a checkpoint must hold the parameters of the model that is trained"):
         asyncio.run(other.restore(tmp_path))

@@ -14,6 +14,7 @@ from tether.config.learning import evaluator_of, learner_of, makers_of, versions
 from tether.config.recipe import load
 from tether.errors import ConfigError, OldVersionError
 from tether.models.policy import Policy
+from tether.pipeline.capture import LEARNER_FILE
 from tether.pipeline.old_evaluator import Evaluated, OldEvaluator
 from tether.weights.memory import MemoryStore
 
@@ -109,7 +110,7 @@ def test_only_versions_of_which_a_token_may_come_stay_published(dense, store):
 
 def test_a_run_that_goes_on_publishes_the_same_past_again(dense, store, tmp_path):
     learner, second, _ = lived(dense, store)
-    asyncio.run(learner.save(tmp_path))
+    torch.save(learner.captured().state, tmp_path / LEARNER_FILE)
     groups = at_versions(dense.groups, (0, 1, 2))
     wanted = scored(second, groups)
     fresh = MemoryStore("float32", keep=MOST)

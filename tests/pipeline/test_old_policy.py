@@ -15,6 +15,7 @@ import torch
 from tether.core.advantage import GRPO
 from tether.errors import OldVersionError
 from tether.models.sharing import sharing_of
+from tether.pipeline.capture import LEARNER_FILE
 from tether.pipeline.old_policy import Cost, Rescoring, most_versions, narrowed
 from tether.pipeline.packing import pack
 from tether.pipeline.snapshots import Snapshots, WeightCopies
@@ -220,7 +221,7 @@ def test_files_go_with_their_version_and_all_with_the_learner(dense):
 @pytest.mark.parametrize("where", ["cpu", "disk"])
 def test_a_run_that_goes_on_has_the_same_past_to_the_last_bit(dense, where, tmp_path):
     learner, _ = with_past(dense, snapshots(where=where))
-    asyncio.run(learner.save(tmp_path))
+    torch.save(learner.captured().state, tmp_path / LEARNER_FILE)
     step = step_at(dense.groups, (1, 2, 3))
     wanted = asyncio.run(learner.step(step)).metrics
     again = learner_of(dense, snapshots(where=where))

@@ -41,11 +41,10 @@ def test_seeds_of_evaluation_never_meet_those_of_training():
 
 def test_a_reward_sees_the_text_without_the_end_of_sequence_token():
     seen = []
-    judge(lambda prompt, text: seen.append((prompt.id, text)) or 1.0).group(
-        ask(0, PROMPT, SAMPLING, 0.0),
-        [finished([5, 6, 1]), finished([5, 2]), finished([1]), finished([5, 1, 6, 1])],
-        2.0,
-    )
+    watching = judge(lambda prompt, text: seen.append((prompt.id, text)) or 1.0)
+    answers = [finished([5, 6, 1]), finished([5, 2]), finished([1]), finished([5, 1, 6, 1])]
+    for request, answer in zip(ask(0, PROMPT, SAMPLING, 0.0).requests, answers, strict=True):
+        watching.rollout(request, PROMPT, answer)
     assert seen == [("p/0", "5 6"), ("p/0", "5"), ("p/0", ""), ("p/0", "5 1 6")]
 
 
@@ -85,8 +84,3 @@ def test_an_interrupt_passes_through_a_reward():
 
     with pytest.raises(KeyboardInterrupt):
         judge(stopped).rollout(ask(0, PROMPT, SAMPLING, 0.0).requests[0], PROMPT, finished([5, 1]))
-
-
-def test_completions_that_do_not_match_the_requests_are_an_error():
-    with pytest.raises(ValueError, match="zip"):
-        judge(lambda prompt, text: 1.0).group(ask(0, PROMPT, SAMPLING, 0.0), [finished([5, 1])], 0.0)
