@@ -128,7 +128,7 @@ def test_a_value_beyond_its_bound_is_refused(setting, message):
     ],
 )
 def test_a_bound_itself_is_allowed(setting):
-    assert load(settings=[*WITH_EVERYTHING, "faults.rollout_s=1e9", setting])
+    assert load(settings=[*WITH_EVERYTHING, "faults.rollout_s=1e9", "faults.reward_s=1e9", setting])
 
 
 def test_the_largest_lag_is_allowed():

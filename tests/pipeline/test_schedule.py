@@ -38,7 +38,7 @@ def test_a_larger_max_staleness_is_allowed_and_changes_no_slot():
         ({"regime": "fully-async", "lag": 4, "max_staleness": 2}, "at least 3 .*lower pipeline.lag to 3"),
         (
             {"regime": "fully-async", "lag": 2, "max_staleness": 2, "prompts_per_step": 3, "window": 4},
-            "window = 4 leaves 5 of the slots that max_staleness = 2 .* lower it to 3, or raise max_staleness to 3",
+            "window = 4 leaves 5 of the slots that max_staleness = 2 .* lower it to 2, or raise max_staleness to 3",
         ),
     ],
 )

@@ -310,9 +310,15 @@ def _check_deadline(recipe: Recipe) -> None:
     """Refuse a deadline that a rollout of the longest kind misses by the costs of the recipe."""
     if not isinstance(recipe.placement, Inline):
         return
-    longest_s = recipe.placement.costs.generate_token_s * recipe.engine.max_tokens
-    if longest_s >= recipe.faults.rollout_s:
+    costs, faults = recipe.placement.costs, recipe.faults
+    longest_s = costs.generate_token_s * recipe.engine.max_tokens
+    if longest_s >= faults.rollout_s:
         raise ConfigError(
             f"faults.rollout_s must be above what a longest rollout takes, engine.max_tokens x "
-            f"placement.costs.generate_token_s = {longest_s:g} virtual seconds; got {recipe.faults.rollout_s:g}"
+            f"placement.costs.generate_token_s = {longest_s:g} virtual seconds; got {faults.rollout_s:g}"
+        )
+    if costs.reward_s >= faults.reward_s:
+        raise ConfigError(
+            f"faults.reward_s must be above what a reward takes, placement.costs.reward_s = {costs.reward_s:g} virtual "
+            f"seconds; got {faults.reward_s:g}"
         )

@@ -5,7 +5,7 @@ It holds what is known of the open rollouts and hands a line to its callback whe
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -52,6 +52,8 @@ class LedgerLine:
     """``trained``, ``filtered:REASON``, ``evicted:REASON``, ``failed:REASON``, ``unused`` or ``in-flight``."""
 
 
+REMEMBERED = 2**16
+"""Ids of closed rollouts that are known by name; of the others only how many there are."""
 _FIELDS = tuple(f.name for f in fields(LedgerLine))
 
 
@@ -72,8 +74,8 @@ class Ledger:
     def __init__(self, write: Callable[[LedgerLine], object]) -> None:
         self._write = write
         self._open: dict[str, LedgerLine] = {}
-        self._closed: set[str] = set()
-        self._admitted = 0
+        self._closed: OrderedDict[str, None] = OrderedDict()
+        self._admitted = self._num_closed = 0
         self._balance: Counter[str] = Counter()
 
     @property
@@ -89,10 +91,10 @@ class Ledger:
     def restore(self, closed: Iterable[LedgerLine], opened: Iterable[LedgerLine]) -> None:
         """Go on from lines that were written and from what was known of the open ones; writes nothing."""
         for line in closed:
-            self._closed.add(line.id)
+            self._remember(line.id)
             self._balance[line.fate] += 1
         self._open.update((line.id, line) for line in opened)
-        self._admitted += len(self._open) + len(self._closed)
+        self._admitted += len(self._open) + self._num_closed
 
     def admit(self, id: str, prompt_id: str, group: str, started_s: float | None = None) -> None:
         """Open a rollout: from here on it must come to an end."""
@@ -132,7 +134,7 @@ class Ledger:
         line = replace(self._find(id), fate=check_fate(fate), step=step, used_s=used_s)
         self._write(line)
         del self._open[id]
-        self._closed.add(id)
+        self._remember(id)
         self._balance[fate] += 1
         return line
 
@@ -150,7 +152,14 @@ class Ledger:
             return self._open[id]
         if id in self._closed:
             raise DataError(f"rollout {id!r} has a fate already; a rollout has exactly one")
-        raise DataError(f"rollout {id!r} was never admitted; admit it before its generation is asked for")
+        raise DataError(f"rollout {id!r} was never admitted, or is long closed; admit it before its generation begins")
+
+    def _remember(self, id: str) -> None:
+        """What closed lately is told apart from what was never opened; memory does not grow with the run."""
+        self._num_closed += 1
+        self._closed[id] = None
+        if len(self._closed) > REMEMBERED:
+            self._closed.popitem(last=False)
 
 
 def ledger_line_to_json(line: LedgerLine) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def _ray(here: Surroundings, has_ray: bool) -> Finding:
     except Exception as error:  # it loads libraries of its own
         value = f"installed, but cannot be imported: {reason_of(error)}"
         return Finding(section=SECTION, name="ray", status="warn", value=value, way_out=f"{pip} --force-reinstall")
-    value = f"{here.version_of('ray')}, engine and trainer in own processes"
+    value = f"{here.version_of('ray')}, trainer, engines and rewards in own processes"
     return Finding(section=SECTION, name="ray", status="ok", value=value)
 
 

@@ -58,6 +58,17 @@ class Alarms:
             due += self._wasted(self._sounded)
         return due
 
+    def unchanged(self, version: int) -> list[str]:
+        """What to say, once, of a publication that holds what the one before it held."""
+        if "unchanged" in self._sounded:
+            return []
+        self._sounded.add("unchanged")
+        return [
+            f"the weights published as version {version} are, as they are published, those of the version before: the "
+            "updates between them are too small for engine.dtype, or nothing is trained; raise trainer.lr, or set "
+            "engine.dtype = float32"
+        ]
+
     def look_back(self) -> list[str]:
         """What the whole run wasted, with its last numbers, whether or not it was told before."""
         return self._wasted(set())

@@ -45,6 +45,8 @@ class Publisher:
         self._learner, self._engines, self._clock, self._checks = learner, engines, clock, checks
         self._in_flight, self._evaluator = in_flight, evaluator
         self.version = -1
+        self.is_unchanged = False
+        """Whether the weights published last are, as published, those of the version before."""
         self.loads: deque[tuple[float, int]] = deque(maxlen=LOADS_KEPT)
         """When all engines held which version, the newest last."""
         self._publication: Publication | None = None
@@ -59,8 +61,10 @@ class Publisher:
         """
         if self._learner.updates == self.version:
             return None
+        before = self._publication
         publication = await self._learner.publish(live)
         await self.load(publication)
+        self.is_unchanged = before is not None and before.fingerprint == publication.fingerprint
         if self._evaluator is not None and live is not None:
             await self._evaluator.forget(live)
         self._published = publication

@@ -208,12 +208,11 @@ class Rolling:
 
     async def _judge(self, group: Underway, member: Member, completion: Completion) -> None:
         request, asked = member.request, group.asked
-        await self.clock.until(member.judged_s)
-        began = self.clock.now()
         text, reward = self.judge.text(completion), 0.0
         try:
-            if not self.judge.is_cut(completion):
-                async with asyncio.timeout(self.faults.reward_s):
+            async with asyncio.timeout_at(member.sampled_s + self.faults.reward_s):
+                await self.clock.until(member.judged_s)
+                if not self.judge.is_cut(completion):
                     reward = await self.score(asked.prompt, text, request.id)
         except RewardError as error:
             self._fail(member, "reward", str(error), error)
@@ -239,8 +238,8 @@ class Rolling:
             finished_at=self.updates(),
             num_restarts=member.num_restarts,
         )
-        if now > began:
-            self.timeline.span(REWARDS, "reward", began, now, id=request.id)
+        if now > member.sampled_s:
+            self.timeline.span(REWARDS, "reward", member.sampled_s, now, id=request.id)
         if self.evaluator is not None:
             rollout = replace(rollout, logp_old=await self.evaluator.score(rollout))
         member.rollout = rollout

@@ -93,16 +93,17 @@ class Schedule:
                 f"pipeline.window belongs to regime 'fully-async', and {self.regime!r} waits for all groups of a block "
                 f"anyway; got {self.window}: set 0"
             )
-        if self.window and self.slots < self.block:
-            room = self.slots + self.window - self.block
+        if self.window and self.slots <= self.block:
+            room = self.slots + self.window - self.block - 1
+            lower = f"lower it to {room}, or " if room > 0 else ""
             raise ConfigError(
                 f"pipeline.window = {self.window} leaves {self.slots} of the slots that max_staleness = {self.bound} "
-                f"allows, and the {self.block} groups between two publications need one each: lower it to {room}, or "
-                f"raise max_staleness to {self._least_with_window()}"
+                f"allows, and the {self.block} groups between two publications need one each, and the one that is "
+                f"overtaken another: {lower}raise max_staleness to {self._least_with_window()}"
             )
 
     def _least_with_window(self) -> int:
-        needed = -(-(self.block + self.window) // self.prompts_per_step)
+        needed = -(-(self.block + 1 + self.window) // self.prompts_per_step)
         return self.updates_per_batch * needed - 1
 
     def _way_out(self, asked: int) -> str:
