@@ -90,7 +90,7 @@ def test_a_changed_setting_is_shown_and_a_dry_run_touches_nothing(capsys, stoppe
     ("words", "message"),
     [
         (("--set", "run.seed=7"), "a run cannot go on with other settings of this kind: run.seed: 0 -> 7"),
-        (("--set", "placement.kind=ray"), "other settings of this kind: placement.address: "),
+        (("--set", "placement.kind=ray"), "other settings of this kind: placement.kind: "),
         (("--out", "elsewhere"), "--resume goes on in the folder of the run; leave out --out"),
     ],
 )

@@ -35,7 +35,8 @@ def test_two_runs_with_one_seed_write_the_same_journal(run, tmp_path):
 
 def test_another_seed_writes_another_journal(run, tmp_path):
     other = journal(train(tmp_path / "other", "run.seed=1", "run.steps=2").folder)
-    assert not set(journal(run.folder)["events"][2:]) & set(other["events"][2:])
+    same = set(journal(run.folder)["events"]) & set(other["events"])
+    assert {json.loads(line)["event"] for line in same} <= {"start", "publish"}
 
 
 def test_staleness_is_0_to_lag_less_one_in_the_first_block_then_lag_to_twice_lag_less_one(run):
@@ -47,16 +48,16 @@ def test_a_run_tells_its_whole_life_in_order(run):
     kinds = [(event.event, event.step, event.version) for event in run.events]
     assert kinds == [
         ("start", 0, 0),
-        ("check", 0, 0),
+        *[(told, 0, 0) for told in ("publish", "check")],
         ("eval", 0, 0),
         *[("step", s, s) for s in (1, 2)],
-        ("check", 2, 2),
+        *[(told, 2, 2) for told in ("publish", "check")],
         *[("step", s, s) for s in (3, 4)],
         ("eval", 4, 4),
-        ("check", 4, 4),
+        *[(told, 4, 4) for told in ("publish", "check")],
         *[("step", s, s) for s in (5, 6)],
         ("eval", 6, 6),
-        ("check", 6, 6),
+        *[(told, 6, 6) for told in ("publish", "check")],
         ("finish", 6, 6),
     ]
     assert run.status == "finished"

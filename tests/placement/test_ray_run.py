@@ -68,6 +68,7 @@ def assert_trained_once_and_fresh_enough(run: RunView, groups: int = 12, size: i
     assert all(line.step - 1 - line.version_first <= bound for line in run.ledger)
 
 
+@pytest.mark.long
 def test_an_engine_that_is_killed_is_started_anew_and_nothing_is_lost_or_done_twice(ray_here, tmp_path):
     folder = tmp_path / "run"
     train(recipe_of("checks.prompts=2"), folder, observers=(killing(folder, "engine-0", 2),))
@@ -155,6 +156,7 @@ def assert_nobody_is_left(folder: Path, others: Collection[int] = ()) -> None:
     assert not [pid for pid in pids - {os.getpid()} if is_alive(pid)]
 
 
+@pytest.mark.long
 def test_a_controller_that_is_killed_leaves_nobody_behind_and_its_run_goes_on_without_loss(ray_here, tmp_path):
     folder = tmp_path / "run"
     process = stopped_by(signal.SIGKILL, folder, "run.steps=40", "checkpoint.every=2", saved=True)
