@@ -112,3 +112,10 @@ def test_waiting_for_publications_names_the_policy_that_waits():
     finish = wasted({"publication": 0.5}, "fully-async", "finish")["publication"]
     assert finish.endswith("pipeline.in_flight=finish waits for all under way; use keep or recompute")
     assert wasted({"publication": 0.5}, "fully-async", "keep")["publication"].endswith("raise pipeline.lag")
+
+
+def test_weights_that_do_not_change_over_three_publications_are_told_once():
+    alarms = Alarms()
+    told = [alarms.published(version, is_unchanged=version not in (0, 3)) for version in range(9)]
+    assert [version for version, messages in enumerate(told) if messages] == [6]
+    assert "version 6" in told[6][0]

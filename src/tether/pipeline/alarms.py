@@ -9,6 +9,8 @@ from tether.records import Metrics
 
 PATIENCE = 10
 """Steps in a row before an alarm sounds."""
+UNCHANGED = 3
+"""Publications in a row that hold what the one before held, before an alarm sounds."""
 FAR = 1.0
 """Mean |d|, in nats, at which the policy has left the data it trains on."""
 
@@ -25,7 +27,7 @@ class Alarms:
 
     def __init__(self, schedule: Schedule | None = None) -> None:
         """Without a schedule nothing is said about waiting."""
-        self._in_a_row = {"flat": 0, "far": 0}
+        self._in_a_row = {"flat": 0, "far": 0, "unchanged": 0}
         self._sounded: set[str] = set()
         self._regime = "sync" if schedule is None else schedule.regime
         self._in_flight = "keep" if schedule is None else schedule.in_flight
@@ -58,15 +60,16 @@ class Alarms:
             due += self._wasted(self._sounded)
         return due
 
-    def unchanged(self, version: int) -> list[str]:
-        """What to say, once, of a publication that holds what the one before it held."""
-        if "unchanged" in self._sounded:
+    def published(self, version: int, *, is_unchanged: bool) -> list[str]:
+        """What to say of a publication; ``is_unchanged``: it holds what the one before it held."""
+        self._in_a_row["unchanged"] = self._in_a_row["unchanged"] + 1 if is_unchanged else 0
+        if self._in_a_row["unchanged"] < UNCHANGED or "unchanged" in self._sounded:
             return []
         self._sounded.add("unchanged")
         return [
-            f"the weights published as version {version} are, as they are published, those of the version before: the "
-            "updates between them are too small for engine.dtype, or nothing is trained; raise trainer.lr, or set "
-            "engine.dtype = float32"
+            f"the weights published as version {version} are, as they are published, those of {UNCHANGED} publications "
+            "before: the updates between them are too small for engine.dtype, or nothing is trained; raise trainer.lr, "
+            "or set engine.dtype = float32"
         ]
 
     def look_back(self) -> list[str]:

@@ -196,7 +196,8 @@ class Controller:
         if (published := self.loops.publisher.take_published()) is not None:
             size = Metric(float(published.num_bytes), "sum")
             self._tell(self._event("publish", {"publication/bytes": size}))
-            for message in self.alarms.unchanged(published.version) if self.loops.publisher.is_unchanged else ():
+            is_unchanged = self.loops.publisher.is_unchanged
+            for message in self.alarms.published(published.version, is_unchanged=is_unchanged):
                 self.warn(message)
         if measured := self.loops.publisher.take_measured():
             self._tell(self._event("check", measured))
