@@ -61,8 +61,10 @@ class Alarms:
         return due
 
     def published(self, version: int, *, is_unchanged: bool) -> list[str]:
-        """What to say of a publication; ``is_unchanged``: it holds what the one before it held."""
-        self._in_a_row["unchanged"] = self._in_a_row["unchanged"] + 1 if is_unchanged else 0
+        """What to say of a publication; ``is_unchanged``: it holds what the one before it held, and not because rewards
+        that are all equal leave nothing to learn, which is told by itself."""
+        counts = is_unchanged and not self._in_a_row["flat"]
+        self._in_a_row["unchanged"] = self._in_a_row["unchanged"] + 1 if counts else 0
         if self._in_a_row["unchanged"] < UNCHANGED or "unchanged" in self._sounded:
             return []
         self._sounded.add("unchanged")
