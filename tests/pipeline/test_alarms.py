@@ -30,14 +30,14 @@ def test_a_starved_trainer_is_told_once_with_its_share_and_again_when_the_run_is
     alarms = Alarms(schedule_of())
     words = "the trainer waited 63 % of the time for data: raise pipeline.max_staleness or add an engine"
     assert sounded(alarms, steps_of(3 * STEPS, data=6.3)) == [(STEPS, words)]
-    assert alarms.look_back() == [words]
+    assert alarms.look_back({}) == [words]
 
 
 def test_warm_up_is_not_counted():
     alarms = Alarms(schedule_of())
     rest = steps_of(3 * STEPS, data=1.0)[WARM_UP:]
     assert sounded(alarms, steps_of(WARM_UP, data=10.0) + rest) == []
-    assert alarms.look_back() == []
+    assert alarms.look_back({}) == []
 
 
 def test_warm_up_lasts_until_two_publications_at_least():
@@ -50,13 +50,13 @@ def test_in_sync_and_without_a_schedule_nobody_is_told_of_waiting():
     for alarms in (Alarms(), Alarms(schedule_of("sync"))):
         steps = steps_of(3 * STEPS, data=9.0, publication=9.0, settle=9.0, slot=9.0, engine_idle__engine_0=9.0)
         assert sounded(alarms, steps) == []
-        assert alarms.look_back() == []
+        assert alarms.look_back({}) == []
 
 
 def test_a_run_too_short_to_warm_up_says_nothing_when_it_is_over():
     alarms = Alarms(schedule_of())
     assert sounded(alarms, steps_of(WARM_UP, data=9.0)) == []
-    assert alarms.look_back() == []
+    assert alarms.look_back({}) == []
 
 
 def test_the_end_in_which_nothing_is_left_to_ask_is_not_counted():
@@ -64,7 +64,7 @@ def test_the_end_in_which_nothing_is_left_to_ask_is_not_counted():
     steps = steps_of(3 * STEPS, data=1.0)
     tail = [step | drained | {"wait/data_s": Metric(9.0, "sum")} for step in steps[STEPS:]]
     assert sounded(alarms, steps[:STEPS] + tail) == []
-    assert alarms.look_back() == []
+    assert alarms.look_back({}) == []
 
 
 def test_what_was_seen_before_a_checkpoint_still_counts():

@@ -25,7 +25,10 @@ def test_a_larger_max_staleness_is_allowed_and_changes_no_slot():
         ({"regime": "sync", "lag": 0}, "must be 1 in regime 'sync'"),
         ({"regime": "batch-async", "lag": 0}, "at least 1 in regime 'batch-async'; got 0; use pipeline.regime=sync"),
         ({"regime": "batch-async", "lag": -2}, "at least 1 in regime 'batch-async'; got -2"),
-        ({"lag": 8, "max_staleness": 14}, "at least 15 .*with lag 8; got 14; lower pipeline.lag to 7, or leave it out"),
+        (
+            {"lag": 8, "max_staleness": 14},
+            "at least 15 .*with lag 8; got 14; lower pipeline.lag to 7, or raise max_staleness to 15, or leave it out",
+        ),
         ({"lag": 8, "max_staleness": 0}, "at least 15 .*use pipeline.regime=sync with pipeline.lag=1"),
         ({"regime": "sync", "lag": 1, "max_staleness": -1}, "at least 0 in regime 'sync'"),
         ({"prompts_per_step": 0}, "prompts_per_step must be at least 1; got 0"),
@@ -38,7 +41,7 @@ def test_a_larger_max_staleness_is_allowed_and_changes_no_slot():
         ({"regime": "fully-async", "lag": 4, "max_staleness": 2}, "at least 3 .*lower pipeline.lag to 3"),
         (
             {"regime": "fully-async", "lag": 2, "max_staleness": 2, "prompts_per_step": 3, "window": 4},
-            "window = 4 leaves 5 of the slots that max_staleness = 2 .* lower it to 2, or raise max_staleness to 3",
+            "window = 4 takes as many of the 9 slots .* lower the window to at most 2, or raise max_staleness to 3",
         ),
     ],
 )

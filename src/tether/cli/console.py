@@ -172,7 +172,7 @@ class TrainingConsole:
         lines = [
             f"tether: recipe {r['recipe']}, model {r['model']['path']}, task {r['task']['name']}",
             f"algorithm {r['derived']['algorithm']} over the {algorithm['measure']}; "
-            f"{pipeline['regime']}, lag {pipeline['lag']}; engine {engine['kind']} {engine['dtype']}, "
+            f"{_schedule(pipeline)}; {_engines(r)}engine {engine['kind']} {engine['dtype']}, "
             f"trainer {r['trainer']['dtype']}",
             _factors(algorithm),
             f"no token will be staler than {r['derived']['staleness_bound']} optimizer updates when it is trained on",
@@ -259,6 +259,23 @@ class TrainingConsole:
         if self._is_real and "wait/data_s" in m and (passed_s := _number(m, "time/virtual_s") - self._began_s) > 0:
             parts["wait"] = Text.assemble(("wait ", "dim"), f"{self._waited_s / passed_s:.0%}".ljust(4))
         return parts
+
+
+def _schedule(pipeline: Mapping[str, Any]) -> str:
+    """The regime, its lag, and what else of it is not as usual."""
+    words = [pipeline["regime"], f"lag {pipeline['lag']}"]
+    if (updates := pipeline["updates_per_batch"]) > 1:
+        words.append(f"{updates} updates a batch")
+    if pipeline["regime"] == "fully-async":
+        words.append(f"in flight: {pipeline['in_flight']}")
+        if window := pipeline["window"]:
+            words.append(f"window {window}")
+    return ", ".join(words)
+
+
+def _engines(resolved: Mapping[str, Any]) -> str:
+    count = resolved["placement"]["engines"]
+    return f"{count} engines, each " if count > 1 else ""
 
 
 def _factors(algorithm: Mapping[str, Any]) -> str:

@@ -3,8 +3,10 @@ leaves one side waiting."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tether.pipeline.schedule import Schedule
-from tether.pipeline.waste import WARM_UP, shares_of, wasted
+from tether.pipeline.waste import WARM_UP, shares_of, spoiled, wasted
 from tether.records import Metrics
 
 PATIENCE = 10
@@ -36,6 +38,7 @@ class Alarms:
         self._steps = 0
         self._told_s = self._passed_s = 0.0
         self._waits: dict[str, float] = {}
+        self._rollouts = self._restarts = 0.0
 
     def look(self, metrics: Metrics) -> list[str]:
         """Messages that are due after this step."""
@@ -56,6 +59,9 @@ class Alarms:
                 self._sounded.add(name)
                 due.append(messages[name])
         self._count(metrics)
+        if (restarts := metrics.get("rollout/restarts_mean")) is not None:
+            self._rollouts += restarts.count
+            self._restarts += restarts.count * _number(metrics, "rollout/restarts_mean")
         if self._steps >= self._warm_up + PATIENCE:
             due += self._wasted(self._sounded)
         return due
@@ -74,9 +80,10 @@ class Alarms:
             "or set engine.dtype = float32"
         ]
 
-    def look_back(self) -> list[str]:
-        """What the whole run wasted, with its last numbers, whether or not it was told before."""
-        return self._wasted(set())
+    def look_back(self, balance: Mapping[str, int]) -> list[str]:
+        """What the whole run wasted, with its last numbers, whether or not it was told before; ``balance``: how many
+        rollouts met each fate."""
+        return [*self._wasted(set()), *spoiled(balance, self._restarts / max(1.0, self._rollouts))]
 
     def _count(self, metrics: Metrics) -> None:
         """Add up the waits of a step, once the pipeline has filled and until it runs empty: slots are free only where

@@ -127,7 +127,7 @@ class Controller:
         await self._saver.end()
         self.loops.ledger.close_rest()
         check_balance(self.loops.ledger, self.loops.num_admitted)
-        for message in self.alarms.look_back():
+        for message in self.alarms.look_back(self.loops.ledger.balance()):
             self.warn(message)
         self._tell(self._event("finish", {**self._gain(), **self._balance()}))
         self.writer.sync()

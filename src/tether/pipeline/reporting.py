@@ -52,6 +52,7 @@ def step_metrics(
         **report.metrics,
         "reward/mean": Metric(float(rewards.mean()), "mean", n),
         "reward/flat_groups_fraction": Metric(sum(flat) / len(flat), "mean", float(len(flat))),
+        "rollout/restarts_mean": Metric(sum(r.num_restarts for r in rollouts) / n, "mean", n),
         "rollout/length_mean": Metric(sum(lengths) / n, "mean", n),
         "rollout/truncated_fraction": Metric(sum(r.completion.finish == "length" for r in rollouts) / n, "mean", n),
         "ledger/trained": Metric(float(num_trained(step, report)), "sum"),

@@ -63,7 +63,8 @@ class Schedule:
         if self.max_staleness is not None and self.max_staleness < self.least_staleness:
             raise ConfigError(
                 f"pipeline.max_staleness must be at least {self.least_staleness} in regime {self.regime!r} with lag "
-                f"{self.lag}; got {self.max_staleness}; {self._way_out(self.max_staleness)}, or leave it out"
+                f"{self.lag}; got {self.max_staleness}; {self._way_out(self.max_staleness)}, or raise max_staleness to "
+                f"{self.least_staleness}, or leave it out"
             )
         self._check_window()
 
@@ -95,11 +96,11 @@ class Schedule:
             )
         if self.window and self.slots <= self.block:
             room = self.slots + self.window - self.block - 1
-            lower = f"lower it to {room}, or " if room > 0 else ""
+            lower = f"lower the window to at most {room}, or " if room > 0 else ""
             raise ConfigError(
-                f"pipeline.window = {self.window} leaves {self.slots} of the slots that max_staleness = {self.bound} "
-                f"allows, and the {self.block} groups between two publications need one each, and the one that is "
-                f"overtaken another: {lower}raise max_staleness to {self._least_with_window()}"
+                f"pipeline.window = {self.window} takes as many of the {self.slots + self.window} slots that "
+                f"max_staleness = {self.bound} allows, and the {self.block} groups between two publications need one "
+                f"each, the one that is overtaken another: {lower}raise max_staleness to {self._least_with_window()}"
             )
 
     def _least_with_window(self) -> int:
@@ -139,8 +140,8 @@ class Schedule:
 
     @property
     def allowed(self) -> int:
-        """The staleness above which a run stops: ``max_staleness`` if set, else the bound."""
-        return self.bound if self.max_staleness is None else self.max_staleness
+        """The staleness above which a run stops: the bound, or a larger ``max_staleness`` where that changes no slot."""
+        return self.bound if self.max_staleness is None or self.regime == "fully-async" else self.max_staleness
 
     @property
     def settles(self) -> bool:

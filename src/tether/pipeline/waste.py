@@ -15,6 +15,8 @@ HELD_BACK: Final = 0.5
 """Share of the time that engines may be idle while the bound holds back what they would sample."""
 PUBLISHING: Final = 0.2
 """Share of the time that the trainer may wait for publications to be acknowledged."""
+SPOILED: Final = 0.1
+"""Share of the rollouts that may be dropped, and restarts a rollout."""
 BUSY: Final = 0.1
 """Who waits for less than this is the slower side, which nothing that the other is given makes faster."""
 
@@ -57,6 +59,29 @@ def wasted(shares: Mapping[str, float], regime: str, in_flight: str) -> dict[str
             else "raise pipeline.lag"
         )
         found["publication"] = f"the trainer waited {_percent(share)} of the time for publications to be taken: {way}"
+    return found
+
+
+def spoiled(balance: Mapping[str, int], restarts: float) -> list[str]:
+    """What was sampled in vain, in words: rollouts that were dropped, and generations that began anew, a rollout.
+
+    >>> spoiled({"trained": 40, "evicted:staleness": 60}, 0.0)
+    ['60 % of the rollouts were dropped (evicted:staleness 60): the bound makes selection.drop_staleness and drop_queue \
+needless, and they starve long answers; leave them out']
+    """
+    found = []
+    dropped = {fate: count for fate, count in balance.items() if fate.startswith("evicted:")}
+    if (share := sum(dropped.values()) / max(1, sum(balance.values()))) > SPOILED:
+        fates = ", ".join(f"{fate} {count:,}" for fate, count in dropped.items())
+        found.append(
+            f"{_percent(share)} of the rollouts were dropped ({fates}): the bound makes selection.drop_staleness and "
+            "drop_queue needless, and they starve long answers; leave them out"
+        )
+    if restarts > SPOILED:
+        found.append(
+            f"generations began anew {restarts:.1f} times a rollout, and what they had sampled was thrown away: with "
+            "pipeline.in_flight = keep or recompute they go on"
+        )
     return found
 
 

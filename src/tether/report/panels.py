@@ -130,6 +130,19 @@ PANELS: Final = (
         scale="log",
     ),
     Panel(
+        title="Mismatch in its two parts",
+        unit="|d|, nats",
+        says="d = d_policy + d_engine, by the trainer's own log-probs at the weights that sampled each token: what "
+        "updates have moved since, and what the engine computes otherwise. Healthy: the engine's part stays where it began.",
+        curves=(
+            Curve(metric="mismatch/policy_abs_mean", label="mean |d_policy|", colour=BLUE),
+            Curve(metric="mismatch/engine_abs_mean", label="mean |d_engine|", colour=ORANGE),
+            Curve(metric="mismatch/engine_cached_abs_mean", label="over an older cache", colour=GREY, dash="dashed"),
+        ),
+        scale="log",
+        is_optional=True,
+    ),
+    Panel(
         title="Self-check",
         unit="|d|, nats",
         says="After each publication: how far the engine's numbers lie from those of the weights it was sent, what "

@@ -79,11 +79,16 @@ def pipeline_section(run: RunView, cards: str) -> str:
     spent = where_time_went(run.steps)
     if not spent and not cards:
         return '<section class="card"><p class="soft">Nothing of it was recorded in this run.</p></section>'
-    bars = f'<section class="card"><h3>Where the time went</h3>{_bars(spent)}</section>' if spent else ""
+    is_virtual = run.config.get("placement", {}).get("kind") == "inline"
+    bars = f'<section class="card"><h3>Where the time went</h3>{_bars(spent, is_virtual)}</section>' if spent else ""
     return f'{bars}<section class="grid">{cards}</section>'
 
 
-def _bars(spent: Sequence[Spent]) -> str:
+REAL = "Seconds of the run"
+VIRTUAL = "Virtual seconds, which are the costs of the recipe (placement.costs) and no measurement"
+
+
+def _bars(spent: Sequence[Spent], is_virtual: bool) -> str:
     rows = "".join(
         f'<tr><td class="whole">{escape(one.who)}</td><td class="wide-bar">{_bar(one)}</td><td>{_words(one)}</td></tr>'
         for one in spent
@@ -96,7 +101,7 @@ def _bars(spent: Sequence[Spent]) -> str:
         for colour, parts in labels.items()
     )
     return (
-        '<p class="soft">On the run\'s clock, up to the last step. Healthy: one of trainer and engines hardly waits; '
+        f'<p class="soft">{VIRTUAL if is_virtual else REAL}, up to the last step. Healthy: one of trainer and engines hardly waits; '
         "where both wait, the bound or the publications are in the way.</p>"
         f'<table>{rows}</table><div class="keys">{keys}</div>'
     )
