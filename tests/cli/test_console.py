@@ -30,7 +30,7 @@ def resolved(run: RunView) -> dict[str, Any]:
         "derived": {"algorithm": "sat-gspo", "staleness_bound": 15},
         "run": {"steps": 60},
         "trainer": {"dtype": "float32"},
-        "placement": {"kind": "inline"},
+        "placement": {"kind": "inline", "engines": 1},
     }
 
 
@@ -105,7 +105,7 @@ def test_every_rule_shows_the_share_without_a_gradient_and_its_step_size(run, wi
 def test_on_real_processes_a_line_has_the_share_that_the_trainer_waited(run):
     file = io.StringIO()
     console = Console(width=PIPED_WIDTH, file=file, highlight=False, color_system=None)
-    real = resolved(run) | {"placement": {"kind": "ray"}}
+    real = resolved(run) | {"placement": {"kind": "ray", "engines": 1}}
     shown = TrainingConsole(real, Path("run"), console=console, now=lambda: 0.0)
     for step, (waited_s, now_s) in enumerate([(9.0, 10.0), (1.0, 14.0), (2.0, 18.0)], start=1):
         waits = {"wait/data_s": Metric(waited_s, "sum"), "wait/settle_s": Metric(0.5, "sum")}

@@ -63,7 +63,7 @@ def random_schedule(numbers: random.Random) -> Schedule:
         return plain
     most = numbers.choice([None, plain.least_staleness, plain.least_staleness + numbers.randint(0, 8)])
     bounded = replace(plain, max_staleness=most, in_flight=numbers.choice(["finish", "keep", "recompute", "restart"]))
-    return replace(bounded, window=numbers.choice([0, numbers.randint(0, bounded.slots - bounded.block)]))
+    return replace(bounded, window=numbers.choice([0, numbers.randint(0, max(0, bounded.slots - bounded.block - 1))]))
 
 
 @dataclass(frozen=True)

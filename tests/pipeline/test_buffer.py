@@ -41,7 +41,7 @@ def test_neither_taking_nor_use_frees_a_slot(does):
             buffer.retire()
         await buffer.admit()
 
-    with pytest.raises(StalledError, match=r"GroupBuffer\.admit"):
+    with pytest.raises(StalledError, match=r"GroupBuffer\.room"):
         buffered(main)
 
 
@@ -125,7 +125,7 @@ def test_no_more_groups_are_admitted_than_are_wanted_and_those_removed_are_repla
         assert await buffer.admit() == 2
         await buffer.admit()
 
-    with pytest.raises(StalledError, match=r"GroupBuffer\.admit"):
+    with pytest.raises(StalledError, match=r"GroupBuffer\.room"):
         buffered(main)
 
 

@@ -260,7 +260,12 @@ def test_each_correction_has_its_weight_and_its_share_of_zeros_in_one_colour(tmp
 def test_a_box_of_what_the_recipe_has_not_is_left_out(tmp_path):
     text = parse(write_report(run_of(tmp_path / "plain", {"clip/fraction": 0.1}).folder)).text
     assert not [panel.title for panel in PANELS if panel.is_optional and panel.title in text]
-    numbers = {"sat/q/0": 0.1, "policy/step_size": 0.9, "correction/tis/mean_weight": 1.0}
+    numbers = {
+        "sat/q/0": 0.1,
+        "policy/step_size": 0.9,
+        "correction/tis/mean_weight": 1.0,
+        "mismatch/policy_abs_mean": 0.1,
+    }
     text = parse(write_report(run_of(tmp_path / "all", numbers).folder)).text
     assert all(panel.title in text for panel in PANELS if panel.is_optional)
 

@@ -126,10 +126,14 @@ class GroupBuffer:
             overtakers=tuple(self._overtakers),
         )
 
-    async def admit(self) -> int:
-        """Take a slot, waiting for one to be freed and wanted; the index of the group that may now be generated."""
+    async def room(self) -> None:
+        """Wait until another group is wanted and has a slot."""
         while not self._may_admit:
             await self._room.wait()
+
+    async def admit(self) -> int:
+        """Take a slot, waiting for room; the index of the group that may now be generated."""
+        await self.room()
         self._unfinished.add(self._admitted)
         self._admitted += 1
         return self._admitted - 1

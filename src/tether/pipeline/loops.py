@@ -149,10 +149,12 @@ class Loops:
         rolling = self.rolling
         while True:
             began = self.asking_s = rolling.clock.now() if self.asking_s is None else self.asking_s
+            await rolling.buffer.room()
+            prompt = self.prompts(rolling.buffer.num_admitted)  # before it is admitted: a source may fail
             index = await rolling.buffer.admit()
             now, self.asking_s = rolling.clock.now(), None
             rolling.timeline.waited("slot", now - began)
-            asked = ask(index, self.prompts(index), self.sampling, now)
+            asked = ask(index, prompt, self.sampling, now)
             for request in asked.requests:
                 self.ledger.admit(request.id, asked.prompt.id, asked.id, asked.started_s)
             self.asked.append(Underway(asked=asked, members=[Member(request=r) for r in asked.requests]))

@@ -20,6 +20,8 @@ Place = tuple[int, int]
 
 Taken = Callable[[str, int], object]
 """Told which engine takes a rollout, and the version that it holds."""
+Again = Callable[[str, int], GenerationRequest]
+"""Told that what the engine had sampled is void; what is asked of it now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,7 @@ class Pool:
         """Completions that no engine has room for."""
         return len(self._waiting)
 
-    async def generate(self, request: GenerationRequest, place: Place, taken: Taken) -> Completion:
+    async def generate(self, request: GenerationRequest, place: Place, taken: Taken, again: Again) -> Completion:
         """Sample a completion on the engine that has most room.
 
         Raises:
@@ -94,8 +96,11 @@ class Pool:
         if not name:
             name = await self._seat(request.id, place)
             taken(name, self._seats[name].engine.version)
+        engine = self._seats[name].engine
         try:
-            return await self._seats[name].engine.generate(request)
+            while (completion := await engine.generate(request)).finish == "interrupted":
+                request = again(name, engine.version)  # and it keeps its seat, for younger ones wait
+            return completion
         except EngineLostError:
             await self._revived(name)
             raise

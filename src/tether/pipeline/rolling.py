@@ -195,16 +195,18 @@ class Rolling:
             member.engine = engine
             member.floor = version if so_far is None else min(version, int(so_far.version.min(initial=version)))
 
-        while True:
-            try:
-                completion = await self.pool.generate(member.request, place, taken)
-            except EngineLostError:  # what it had sampled died with it
-                member.num_restarts += 1
-                continue
-            if completion.finish != "interrupted":
-                return completion
+        def again(engine: str, version: int) -> GenerationRequest:
             member.num_restarts += 1
             member.request = replace(member.request, so_far=None)
+            taken(engine, version)
+            return member.request
+
+        while True:
+            try:
+                return await self.pool.generate(member.request, place, taken, again)
+            except EngineLostError:  # what it had sampled died with it
+                member.num_restarts += 1
+                member.engine, member.floor = "", NOT_YET
 
     async def _judge(self, group: Underway, member: Member, completion: Completion) -> None:
         request, asked = member.request, group.asked

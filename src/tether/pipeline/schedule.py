@@ -140,7 +140,7 @@ class Schedule:
 
     @property
     def allowed(self) -> int:
-        """The staleness above which a run stops: the bound, or a larger ``max_staleness`` where that changes no slot."""
+        """The staleness above which a run stops: the bound, or a larger ``max_staleness`` that changes no slot."""
         return self.bound if self.max_staleness is None or self.regime == "fully-async" else self.max_staleness
 
     @property

@@ -65,9 +65,9 @@ def wasted(shares: Mapping[str, float], regime: str, in_flight: str) -> dict[str
 def spoiled(balance: Mapping[str, int], restarts: float) -> list[str]:
     """What was sampled in vain, in words: rollouts that were dropped, and generations that began anew, a rollout.
 
-    >>> spoiled({"trained": 40, "evicted:staleness": 60}, 0.0)
-    ['60 % of the rollouts were dropped (evicted:staleness 60): the bound makes selection.drop_staleness and drop_queue \
-needless, and they starve long answers; leave them out']
+    >>> for words in spoiled({"trained": 40, "evicted:staleness": 60}, 0.0):
+    ...     print(words.partition(":")[0])
+    60 % of the rollouts were dropped (evicted
     """
     found = []
     dropped = {fate: count for fate, count in balance.items() if fate.startswith("evicted:")}

@@ -8,6 +8,7 @@ counts real seconds and stops a run that hangs.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -81,7 +82,9 @@ class Inline:
         learner = makers.learner(store, makers.device, full)
         parts = Parts(
             learner=learner,
-            engines={f"engine-{n}": makers.engine(store, clock, makers.device) for n in range(self.engines)},
+            engines={
+                f"engine-{n}": makers.engine(store, clock.ranked(n + 1), makers.device) for n in range(self.engines)
+            },
             score=score_here(makers.reward()),
             evaluator=None if held is None or full is None else held.make(full, makers.device),
             clock=clock,
@@ -118,11 +121,21 @@ class Inline:
 
 
 class InlineClock:
-    """Virtual seconds since the loop began; work spends its configured cost."""
+    """Virtual seconds since the loop began; work spends its configured cost.
 
-    def __init__(self, costs: Costs) -> None:
+    What several do is due at one moment in the order of their ranks: a run that goes on cannot know who was first.
+    """
+
+    def __init__(self, costs: Costs, rank: int = 0) -> None:
+        self._rank = rank
         self._costs = {f.name.removesuffix("_s"): float(getattr(costs, f.name)) for f in fields(costs)}
         self._is_free: ContextVar[bool] = ContextVar("is_free", default=False)  # each task has its own
+
+    def ranked(self, rank: int) -> InlineClock:
+        """The same clock for one of several who do the same."""
+        other = copy.copy(self)
+        other._rank = rank
+        return other
 
     def now(self) -> float:
         """Virtual seconds, rounded to a nanosecond."""
@@ -142,8 +155,9 @@ class InlineClock:
         if moment_s <= loop.time():
             await asyncio.sleep(0)
             return
+        assert isinstance(loop, VirtualLoop)
         arrived = loop.create_future()
-        timer = loop.call_at(moment_s, arrive, arrived)
+        timer = loop.call_in_turn(moment_s, self._rank, arrive, arrived)
         try:
             await arrived
         finally:

@@ -60,11 +60,18 @@ def wind_up(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, Any]) -> 
     task = next((task for task in asyncio.all_tasks(loop) if task.get_coro() is main), None)
     if task is None:
         return
-    task.add_done_callback(lambda _: loop.stop())
+    is_winding = True
+
+    def end(_: object) -> None:
+        if is_winding:  # else it would stop whoever runs the loop next
+            loop.stop()
+
+    task.add_done_callback(end)
     task.cancel()
     while not task.done():
         with suppress(KeyboardInterrupt):
             loop.run_forever()
+    is_winding = False
 
 
 def tell_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -56,8 +56,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """As ever, but timers of one moment go off in the order in which they were set; a heap keeps none."""
+        return self.call_in_turn(when, 0, callback, *args, context=context)
+
+    def call_in_turn(
+        self, when: float, rank: int, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """``call_at``, but of the timers of one moment those of lower rank go first, whenever they were set."""
         self._num_timers += 1
-        timer = _Timer(when, self._num_timers, callback, args, self, context)
+        timer = _Timer(when, (rank, self._num_timers), callback, args, self, context)
         heapq.heappush(self._scheduled, timer)
         timer._scheduled = True
         return timer
@@ -96,26 +102,26 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Timer(asyncio.TimerHandle):
-    """A timer that is later than those of its moment that were set before it."""
+    """A timer that has a place, rank and number, among those of its moment."""
 
     _scheduled: bool  # asyncio's own mark of a timer that is in the heap
 
     def __init__(
         self,
         when: float,
-        number: int,
+        place: tuple[int, int],
         callback: Callable[..., object],
         args: tuple[Any, ...],
         loop: VirtualLoop,
         context: Context | None,
     ) -> None:
         super().__init__(when, callback, args, loop, context)
-        self._number = number
+        self._place = place
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, _Timer):
             return NotImplemented
-        return (self.when(), self._number) < (other.when(), other._number)
+        return (self.when(), self._place) < (other.when(), other._place)
 
 
 class _VirtualSelector(selectors.DefaultSelector):

@@ -133,7 +133,8 @@ PANELS: Final = (
         title="Mismatch in its two parts",
         unit="|d|, nats",
         says="d = d_policy + d_engine, by the trainer's own log-probs at the weights that sampled each token: what "
-        "updates have moved since, and what the engine computes otherwise. Healthy: the engine's part stays where it began.",
+        "updates have moved since, and what the engine computes otherwise. Healthy: the engine's part stays where it "
+        "began.",
         curves=(
             Curve(metric="mismatch/policy_abs_mean", label="mean |d_policy|", colour=BLUE),
             Curve(metric="mismatch/engine_abs_mean", label="mean |d_engine|", colour=ORANGE),

@@ -101,7 +101,8 @@ def _bars(spent: Sequence[Spent], is_virtual: bool) -> str:
         for colour, parts in labels.items()
     )
     return (
-        f'<p class="soft">{VIRTUAL if is_virtual else REAL}, up to the last step. Healthy: one of trainer and engines hardly waits; '
+        f'<p class="soft">{VIRTUAL if is_virtual else REAL}, up to the last step. Healthy: one of trainer and engines '
+        "hardly waits; "
         "where both wait, the bound or the publications are in the way.</p>"
         f'<table>{rows}</table><div class="keys">{keys}</div>'
     )
