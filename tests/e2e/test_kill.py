@@ -27,7 +27,10 @@ REGIMES = {
     "two updates a batch": ("pipeline.lag=4", "pipeline.updates_per_batch=2"),
     "keep": (*STREAMING, "pipeline.in_flight=keep"),
     "recompute": (*STREAMING, "pipeline.in_flight=recompute"),
-    "restart": (*STREAMING, "pipeline.in_flight=restart"),
+    "restart": (
+        *(*STREAMING, "pipeline.in_flight=restart", "pipeline.group_size=3"),
+        *("placement.engines=2", "engine.max_rows=3"),
+    ),
     "finish": (*STREAMING, "pipeline.in_flight=finish"),
     "all at once": (
         *(*STREAMING, "pipeline.window=2", "selection.flat_groups=filter", "pipeline.group_size=3"),
@@ -40,6 +43,7 @@ IN_MID_GENERATION = ("keep", "all at once")
 """Those of which the default tier goes on with rows in flight."""
 MORE = {
     "batch-async": ("pipeline.lag=2",),
+    "restart on one engine": (*STREAMING, "pipeline.in_flight=restart"),
     "window": (*STREAMING, "pipeline.window=2"),
     "flat groups": (*STREAMING, "selection.flat_groups=filter", "pipeline.group_size=3"),
     "two engines": (*STREAMING, "placement.engines=2", "engine.max_rows=3"),

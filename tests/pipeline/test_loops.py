@@ -3,6 +3,7 @@ from collections import Counter
 import pytest
 
 from tether.errors import NonFiniteError, TetherError
+from tether.pipeline.books import check_balance
 from tether.pipeline.schedule import Schedule
 from tether.records import Prompt
 
@@ -155,3 +156,20 @@ def test_a_run_that_goes_on_skips_no_rollout_uses_none_twice_and_keeps_the_bound
         assert after.learner.seen == whole.learner.seen[number:]
         assert after.lines == whole.lines[saved.num_lines :]
         assert after.ledger.balance() == whole.ledger.balance()
+
+
+def test_a_prompt_that_cannot_be_made_ends_the_run_with_books_that_close():
+    run = Run(Schedule(lag=1, prompts_per_step=1, group_size=2), 6)
+    source = run.loops.prompts
+
+    def broken(index: int) -> Prompt:
+        if index == 3:
+            raise ValueError("no prompt 3")
+        return source(index)
+
+    run.loops.prompts = broken
+    with pytest.raises(BaseExceptionGroup) as stopped:
+        run.go()
+    assert stopped.group_contains(ValueError, match="no prompt 3")
+    run.loops.ledger.close_rest()
+    check_balance(run.loops.ledger, run.loops.num_admitted)
