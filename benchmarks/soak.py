@@ -3,8 +3,7 @@ books balance, does the bound hold?
 
     python benchmarks/soak.py --rollouts 1000000
 
-Memory that is resident is read at a tenth of the way and at its end. What grows is the ledger's set of closed ids, by
-which it refuses a second fate; the growth is printed for a rollout.
+Memory that is resident is read at a tenth of the way and at its end; the growth is printed for a rollout.
 """
 
 from __future__ import annotations
