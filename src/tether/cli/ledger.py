@@ -85,6 +85,8 @@ def _show(balance: Balance) -> None:
         say(f"prompts asked, and never trained on: {len(unused):,} ({names}{more})")
     for fault in balance.faults:
         say(f"the books do not close: {visible(fault)}", "bold red")
+    if balance.run.is_interrupted and not balance.is_written:
+        say("somebody stopped this run; what is unused or in flight goes on with tether train --resume")
     if not balance.faults:
         say("every rollout has one fate" if balance.ended else "every rollout so far has one fate, or is open", "green")
 
