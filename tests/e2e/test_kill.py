@@ -37,9 +37,9 @@ REGIMES = {
         *("placement.engines=2", "engine.max_rows=3"),
     ),
 }
-DEFAULT = ("keep", "restart", "all at once")
+DEFAULT = ("restart", "all at once")
 """Those of the default tier."""
-IN_MID_GENERATION = ("keep", "all at once")
+IN_MID_GENERATION = ("all at once",)
 """Those of which the default tier goes on with rows in flight."""
 MORE = {
     "batch-async": ("pipeline.lag=2",),

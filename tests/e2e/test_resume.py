@@ -279,6 +279,7 @@ def test_a_second_signal_stops_now_and_the_books_are_closed(tmp_path, whole):
     assert_as_if_nothing_had_happened(out, whole[0])
 
 
+@pytest.mark.long
 def test_a_run_stopped_again_and_again_ends_the_same(tmp_path, whole):
     out = tmp_path / "run"
     stop_at(out, 1)

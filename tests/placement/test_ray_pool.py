@@ -35,6 +35,7 @@ def warnings(run: RunView) -> list[str]:
     return [event.note for event in run.events if event.event == "warn"]
 
 
+@pytest.mark.long
 def test_engines_and_reward_workers_that_are_killed_are_started_anew_and_nothing_is_lost(ray_here, tmp_path):
     folder = tmp_path / "run"
     kills = (killing(folder, "engine-1", 2), killing(folder, "reward-0", 2), killing(folder, "reward-1", 4))
