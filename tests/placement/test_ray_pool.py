@@ -57,7 +57,7 @@ def test_every_regime_trains_with_a_pool_within_its_bound(ray_here, tmp_path, re
     folder = tmp_path / "run"
     train(recipe_of(*POOL, *regime, "engine.yield_every=2"), folder)
     run = assert_whole(folder)
-    assert not [text for text in warnings(run) if "anew" in text]
+    assert not [text for text in warnings(run) if "started anew" in text]
     assert all(line.fate == "trained" for line in run.ledger if int(line.group[1:]) < 12)
 
 
