@@ -34,7 +34,7 @@ def seconds(id: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rollouts", type=int, default=1_000_000)
+    parser.add_argument("--rollouts", type=int, default=300_000)
     asked = parser.parse_args()
     print_machine()
     schedule = Schedule(
