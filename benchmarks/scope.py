@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 
@@ -19,10 +19,10 @@ from tether.config.recipe import Recipe, load
 from tether.models.loading import LoadedModel, load_model
 from tether.models.policy import Policy
 from tether.pipeline.packing import pack
-from tether.pipeline.rollouts import Judge, Sampling, ask
+from tether.pipeline.rollouts import Asked, Judge, Sampling, ask
 from tether.pipeline.trainer import Trainer
 from tether.placement.inline import FreeClock, Inline
-from tether.records import Group
+from tether.records import Completion, Group, Rollout
 from tether.registry import ENGINES, REWARDS
 from tether.tasks.prompts import PromptSource
 from tether.weights.memory import MemoryStore
@@ -55,7 +55,26 @@ def quickstart_groups(recipe: Recipe, loaded: LoadedModel) -> list[Group]:
         return await engine.answer([request for one in asked for request in one.requests])
 
     completions = Inline().run(sample())
-    return [judge.group(one, completions[8 * i : 8 * i + 8], 0.0) for i, one in enumerate(asked)]
+    return [group_of(one, judge, completions[8 * i : 8 * i + 8]) for i, one in enumerate(asked)]
+
+
+def group_of(asked: Asked, judge: Judge, completions: Sequence[Completion]) -> Group:
+    """A judged group; times play no part."""
+    rollouts = []
+    for request, completion in zip(asked.requests, completions, strict=True):
+        text, reward = judge.rollout(request, asked.prompt, completion)
+        rollouts.append(
+            Rollout(
+                id=request.id,
+                prompt=asked.prompt,
+                completion=completion,
+                text=text,
+                reward=reward,
+                started_s=0.0,
+                finished_s=0.0,
+            )
+        )
+    return Group(id=asked.id, index=asked.index, rollouts=tuple(rollouts))
 
 
 def step_times() -> None:

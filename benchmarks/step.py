@@ -27,6 +27,7 @@ from _measure import print_machine, verdict
 from tether.config import build
 from tether.config.recipe import load
 from tether.engines import sampling
+from tether.engines.decoding import RowBatch
 from tether.journal.writer import RunWriter
 from tether.models.loading import load_model, save_model
 from tether.models.policy import Policy
@@ -128,6 +129,8 @@ def metered(meter: Meter, model: type) -> Iterator[None]:
             yield
 
     put(Stopwatch, "running", at_kind)
+    for name in ("join", "advance"):  # the engine's rows, in a task of its own
+        put(RowBatch, name, meter.counting(getattr(RowBatch, name), "generate"))
     for name in ("event", "ledger", "rollouts"):
         put(RunWriter, name, meter.counting(getattr(RunWriter, name), "journal"))
     put(build, "write_report", lambda folder: folder)
