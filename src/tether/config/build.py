@@ -33,6 +33,7 @@ from tether.pipeline.snapshot import Snapshot, read_snapshot
 from tether.pipeline.timeline import Timeline
 from tether.placement.parts import Parts
 from tether.ports import EngineCapabilities
+from tether.records import Prompt
 from tether.report.page import write_report
 
 FIRST_PROMPTS = 256
@@ -122,7 +123,7 @@ def build(
     )
     publisher = Publisher(learner, engines, clock, (probe,), recipe.pipeline.in_flight, parts.evaluator)
     controller = Controller(
-        loops=_loops(recipe, parts, writer, publisher),
+        loops=_loops(recipe, parts, writer, publisher, prompts),
         writer=writer,
         eval_options=recipe.eval,
         checkpoints=Checkpoints(writer.folder),
@@ -138,7 +139,9 @@ def build(
     return controller
 
 
-def _loops(recipe: Recipe, parts: Parts, writer: RunWriter, publisher: Publisher) -> Loops:
+def _loops(
+    recipe: Recipe, parts: Parts, writer: RunWriter, publisher: Publisher, prompts: Callable[[int], Prompt]
+) -> Loops:
     schedule, learner = recipe.pipeline, parts.learner
     pool = Pool(parts.engines, recipe.engine.max_rows, parts.clock.now)
     pool.revive = publisher.revive
@@ -161,9 +164,7 @@ def _loops(recipe: Recipe, parts: Parts, writer: RunWriter, publisher: Publisher
     return Loops(
         steps=recipe.run.steps,
         schedule=schedule,
-        prompts=prompts_of(
-            (recipe.task_name, recipe.task), parts.vocabulary, recipe.engine.max_tokens, "train", recipe.run.seed
-        ),
+        prompts=prompts,
         sampling=_sampling(recipe),
         packing=Packing(
             advantage=recipe.algorithm.advantage,

@@ -303,7 +303,7 @@ class Loops:
         return Standing(
             updates=updates,
             admitted=self.num_admitted,
-            gauges={name: float(value) for name, value in gauges.items()},
+            gauges=gauges,
             waits=rolling.timeline.take(),
         )
 
