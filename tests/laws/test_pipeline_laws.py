@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import jaxtyping
@@ -81,6 +81,10 @@ def test_all_laws_hold_under_very_many_random_schedules_and_faults(part):
     bare(f"hold(range({part * NUM_WORLDS}, {(part + 1) * NUM_WORLDS}), has_trouble=True)")
 
 
+def test_batches_chosen_before_a_checkpoint_are_at_hand_before_training_goes_on():
+    bare("go_on_exactly([3263, 3670])")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(1, MANY))
 def test_very_many_runs_go_on_as_if_they_had_never_stopped(part):
@@ -95,7 +99,7 @@ def resumed(seed: int, *, is_exact: bool) -> tuple[Run, int, Run]:
     return whole, number, Run(schedule, world).go_on_from(whole, number)
 
 
-def go_on_exactly(seeds: range) -> None:
+def go_on_exactly(seeds: Iterable[int]) -> None:
     for seed in seeds:
         whole, number, after = resumed(seed, is_exact=True)
         saved = whole.saved[number]

@@ -157,19 +157,21 @@ class GroupBuffer:
         self._room.open()
         self._changed()
 
+    def take_again(self) -> tuple[Group, ...] | None:
+        """The next of the batches that were taken before a checkpoint; ``None`` when there are no more."""
+        return tuple(self._held[index] for index in self._again.popleft()) if self._again else None
+
     def take(self, count: int) -> tuple[Group, ...] | None:
         """The oldest ``count`` finished groups; ``None`` while there are too few, or while a group that is not
         finished would be overtaken too often. Frees no slot."""
-        if self._again:
-            return tuple(self._held[index] for index in self._again.popleft())
         if not (chosen := self._pick(count)):
             return None
         self._taken.append(chosen)
         return tuple(self._held[index] for index in chosen)
 
     def may_take(self, count: int) -> bool:
-        """Whether ``take`` would choose a batch, and not give one again that was chosen before a checkpoint."""
-        chosen = () if self._again else self._pick(count)
+        """Whether ``take`` would choose a batch."""
+        chosen = self._pick(count)
         for index in chosen:
             self._finished.add(index)
         return bool(chosen)

@@ -261,8 +261,11 @@ class Loops:
         return min([self.rolling.floor(), self.publisher.version, *self._held_versions()])
 
     async def _take(self) -> tuple[Group, ...]:
-        """The next batch; what happens at one moment is over before one is chosen."""
+        """The next batch; what happens at one moment is over before one is chosen, unless it was chosen before a
+        checkpoint: those are at hand again before training goes on."""
         rolling, buffer = self.rolling, self.rolling.buffer
+        if (groups := buffer.take_again()) is not None:
+            return groups
         while True:
             await rolling.clock.quiet()
             if rolling.selection.drops and buffer.may_take(self.schedule.prompts_per_step):
