@@ -44,7 +44,7 @@ class PacedEngine:
         self.version = -1
         self.busy_s = 0.0
         self.under_way = self.most = 0
-        self.capabilities = EngineCapabilities(logp="processed", entropy=True, top_k=False, token_versions=True)
+        self.capabilities = EngineCapabilities(logp="processed", entropy=True, alternatives=False, token_versions=True)
         self._ids, self._numbers = np.array([2, 2], np.int32), np.array([-0.5, -0.5], np.float32)
 
     async def generate(self, request: GenerationRequest) -> Completion:

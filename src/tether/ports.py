@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from tether.records import Completion, Prompt
+from tether.records import Completion, Prompt, Truncation
 
 InFlight = Literal["finish", "keep", "recompute", "restart"]
 """What happens to completions under way when new weights are loaded: they ``finish`` before; they go on under the new
@@ -34,10 +34,14 @@ class GenerationRequest:
     max_tokens: int
     temperature: float
     """Divides the logits; 0 means greedy."""
-    top_k: int = 0
-    """How many alternatives to report a token; samples are always drawn from the whole vocabulary."""
+    truncation: Truncation = Truncation()
+    """What it is sampled among."""
+    alternatives: int = 0
+    """How many of the most probable ids to report with each token."""
     routing: bool = False
     """Whether to report the experts that each token went through."""
+    kept: bool = False
+    """Whether to report what each token was sampled among, where that is not the whole vocabulary."""
     so_far: Completion | None = None
     """What was sampled of it before it was interrupted. The completion begins with it and goes on as if it had not been
     interrupted: its cache is computed anew, its numbers are drawn by position."""
@@ -45,15 +49,32 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCapabilities:
-    """What an engine can report; a recipe that asks for more is refused before the start."""
+    """What an engine can do and report; a recipe that asks for more is refused before the start."""
 
     logp: Literal["processed", "raw"]
-    """``processed``: of the distribution sampled from, temperature included."""
-    entropy: bool
-    top_k: bool
+    """``processed``: of the distribution sampled from, temperature and truncation included. ``raw``: of the model."""
     token_versions: bool
+    """Whether it knows which weights made each token."""
+    entropy: bool = False
+    """Whether it reports the entropy of each token's distribution."""
+    alternatives: bool = False
+    """Whether it reports the most probable ids of each token."""
     routing: bool = False
-    """Whether it can report the experts of each token."""
+    """Whether it reports the experts of each token, of a model that has some."""
+    truncation: bool = False
+    """Whether it samples among some ids only, if asked: ``top_k``, ``top_p``, ``min_p``."""
+    kept: bool = False
+    """Whether it reports what each token was then sampled among."""
+    in_flight: tuple[InFlight, ...] = ("finish",)
+    """What it can do with completions under way when new weights come."""
+    lora: bool = False
+    """Whether it takes an adapter in the place of all weights."""
+    seeded: bool = False
+    """Whether a sample depends on its request's seed, and not on what else is sampled."""
+    virtual_time: bool = False
+    """Whether it can live under placement ``inline``."""
+    cpu: bool = False
+    """Whether it runs without a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +170,16 @@ class EngineOptions(Protocol):
     @property
     def max_rows(self) -> int:
         """Completions that it decodes together."""
+        ...
+
+    @property
+    def truncation(self) -> Truncation:
+        """What rollouts are sampled among."""
+        ...
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """What such an engine can do at most: routes, for one, are reported of a model that has routers."""
         ...
 
     def open(

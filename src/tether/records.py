@@ -36,6 +36,65 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Truncation:
+    """Which ids may be sampled: the most probable ones, under ``softmax(logits / temperature)``. All limits hold at
+    once, and what they leave is renormalized.
+
+    >>> Truncation(top_k=20).is_none, Truncation().is_none
+    (False, True)
+    """
+
+    top_k: int = 0
+    """So many of the most probable; 0: all."""
+    top_p: float = 1.0
+    """The fewest of the most probable that together have at least this probability (the nucleus); 1: all."""
+    min_p: float = 0.0
+    """Those at least this times as probable as the most probable; 0: all."""
+
+    def __post_init__(self) -> None:
+        if self.top_k < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
+            raise ValueError(
+                f"a truncation has top_k >= 0, top_p in (0, 1], min_p in [0, 1]; got top_k {self.top_k}, top_p "
+                f"{self.top_p}, min_p {self.min_p}"
+            )
+
+    @property
+    def is_none(self) -> bool:
+        """Whether every id may be sampled."""
+        return self.top_k == 0 and self.top_p == 1 and self.min_p == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSets:
+    """The ids that each of ``L`` tokens was sampled among, one token after the other.
+
+    >>> kept = KeptSets(ids=np.array([3, 5, 2], np.int32), starts=np.array([0, 2, 3], np.int64))
+    >>> len(kept), kept.of(0).tolist(), kept.of(1).tolist()
+    (2, [3, 5], [2])
+    """
+
+    ids: Ints
+    """``[N]``, in any order within a token."""
+    starts: NDArray[np.int64]
+    """``[L + 1]``: those of token ``t`` are ``ids[starts[t] : starts[t + 1]]``. A token without any was sampled from
+    an unknown set."""
+
+    def __post_init__(self) -> None:
+        starts = self.starts
+        if not len(starts) or starts[0] != 0 or starts[-1] != len(self.ids) or (np.diff(starts) < 0).any():
+            raise ValueError(
+                f"starts of KeptSets must rise from 0 to the number of ids, {len(self.ids)}; got {starts.tolist()[:8]}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def of(self, token: int) -> Ints:
+        """Those of one token."""
+        return self.ids[self.starts[token] : self.starts[token + 1]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """What an engine sampled for one request; every array is ``[L]``, one entry a token, unless it says otherwise."""
 
@@ -43,13 +102,13 @@ class Completion:
     """Sampled ids; ends in the end-of-sequence id if ``finish`` is ``stop``."""
     logp: Floats
     """Log-probability, in nats, of each id under the distribution really sampled from."""
-    entropy: Floats
-    """Entropy, in nats, of that distribution before truncation."""
     version: Ints
     """Optimizer updates behind the weights that made the token's logits."""
     finish: Finish
     """``stop``: with an end-of-sequence id; ``length``: at the most tokens asked for; ``interrupted``: before either,
     and it may be gone on with."""
+    entropy: Floats | None = None
+    """Entropy, in nats, of that distribution before truncation; ``None`` where the engine cannot tell."""
     cached_version: Ints | None = None
     """Version that computed the oldest entry of the key-value cache that each token was sampled over; ``None``: the
     token's own, as where no cache outlives a version."""
@@ -61,19 +120,15 @@ class Completion:
     """``[P + L, layers, k]``, where the request asks: the experts that each of the ``P`` prompt tokens and of the
     sampled ones went through, in each layer that has a router, in the order the router named them. ``NO_EXPERT`` (-1)
     where no route is known: of the last sampled token, which no forward pass read, and what an engine cannot tell."""
+    kept: KeptSets | None = None
+    """What each token was sampled among, where the request asks and truncates; ``None``: the whole vocabulary."""
 
     def __post_init__(self) -> None:
-        lengths = {len(self.token_ids), len(self.logp), len(self.entropy), len(self.version)}
-        if len(lengths) != 1:
-            raise ValueError(
-                f"arrays of a Completion must have one length; got ids {len(self.token_ids)}, logp {len(self.logp)}, "
-                f"entropy {len(self.entropy)}, version {len(self.version)}"
-            )
-        if self.cached_version is not None and len(self.cached_version) != len(self.version):
-            raise ValueError(
-                f"arrays of a Completion must have one length; got version {len(self.version)}, cached_version "
-                f"{len(self.cached_version)}"
-            )
+        names = ("token_ids", "logp", "version", "entropy", "cached_version", "top_k_ids", "top_k_logp", "kept")
+        lengths = {name: len(value) for name in names if (value := getattr(self, name)) is not None}
+        if len(set(lengths.values())) != 1:
+            listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise ValueError(f"arrays of a Completion must have one length; got {listed}")
         if self.experts is not None and (self.experts.ndim != 3 or len(self.experts) <= len(self.token_ids)):
             raise ValueError(
                 f"experts of a Completion must be [prompt and sampled tokens, layers, k]; got "

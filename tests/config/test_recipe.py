@@ -36,7 +36,7 @@ def resolved(*settings: str) -> dict:
         ("algorithm.rule.epsilon=1", "unknown key algorithm.rule.epsilon; [algorithm.rule] has epsilon_low"),
         ("algorithm.clip=1", "unknown key algorithm.clip; [algorithm] has proximal, level, rule"),
         ("task.modulo=5", "unknown key task.modulo; [task] has modulus"),
-        ("engine.top_p=1", "unknown key engine.top_p; [engine] has dtype"),
+        ("engine.topp=1", "unknown key engine.topp; [engine] has dtype"),
         ("placement.costs.sleep_s=1", "unknown key placement.costs.sleep_s; [placement.costs] has generate_token_s"),
         ("training.lr=1", "unknown table [training]; a recipe has run, model, task"),
         ("lr=1", "unknown table [lr]; a recipe has"),

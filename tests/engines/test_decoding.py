@@ -27,7 +27,7 @@ def asked(count: int, *, routing: bool = False) -> list[GenerationRequest]:
             r,
             max_tokens=r.max_tokens - i % 5 * 4,
             temperature=1.0 + i % 2 / 4,
-            top_k=i % 3,
+            alternatives=i % 3,
             routing=routing and i % 4 != 1,
         )
         for i, r in enumerate(made)

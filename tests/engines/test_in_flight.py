@@ -266,7 +266,9 @@ def test_a_run_killed_at_any_block_ends_with_the_same_bits(kind: str, policy: In
     world = World(kind)
     given = endless(9, (15, 6, 24), routing=kind == "moe")
     # asyncio wakes timers of one moment in any order: two that come later come apart
-    asked = [(0.01 * (i + 6) if i > 6 else 0.0, dataclasses.replace(r, top_k=i % 3)) for i, r in enumerate(given)]
+    asked = [
+        (0.01 * (i + 6) if i > 6 else 0.0, dataclasses.replace(r, alternatives=i % 3)) for i, r in enumerate(given)
+    ]
     changes: list[Change] = [(0.1, world.publications[1], policy), (0.5, world.publications[2], policy)]
     whole = drive(world, asked, changes)
     assert {v for one in whole.done.values() for v in one.version.tolist()} >= {0, 8}

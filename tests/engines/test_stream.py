@@ -52,7 +52,7 @@ def mixed(count: int, *, routing: bool = False) -> list[GenerationRequest]:
             prompt_ids=made[i - (i % 3 == 2)].prompt_ids,
             max_tokens=r.max_tokens - i % 5 * 4,
             temperature=1.0 + i % 2 / 4,
-            top_k=i % 3,
+            alternatives=i % 3,
             routing=routing and i % 4 != 1,
         )
         for i, r in enumerate(made)
@@ -147,7 +147,7 @@ def test_completions_come_when_their_last_block_is_due_in_the_order_asked() -> N
 
 @pytest.mark.parametrize("kind", ["moe", "sliding"])
 def test_a_completion_goes_on_from_any_token_as_if_it_had_not_been_interrupted(kind: str) -> None:
-    asked = [dataclasses.replace(r, max_tokens=9, routing=kind == "moe", top_k=2) for r in requests(5)]
+    asked = [dataclasses.replace(r, max_tokens=9, routing=kind == "moe", alternatives=2) for r in requests(5)]
     whole = alone(build(kind), asked, eos_ids=(VOCABULARY,))
     for count in range(9):
         begun = [cut(one, count) for one in whole]
@@ -196,7 +196,7 @@ def test_routes_known_before_are_kept_where_a_completion_goes_on() -> None:
         ({"finish": "stop"}, r"has ended \(stop\)"),
         ({"token_ids": np.array([3, 3, 3, 1], np.int32)}, r"has ended \(interrupted\)"),
         ({"token_ids": np.array([3, 3, 3, 99], np.int32)}, r"must lie in 0 .. 23; request 'r0' goes on from 3 .. 99"),
-        ({"top_k": 2}, "asks for 2 and goes on from 0"),
+        ({"alternatives": 2}, "asks for 2 and goes on from 0"),
         ({"experts": np.zeros((7, 2, 2), np.int8)}, r"must be \[\d+, 3, 2\]; request 'r0' has \[7, 2, 2\]"),
     ],
 )
@@ -205,7 +205,7 @@ def test_what_cannot_be_gone_on_with_is_refused(change: dict[str, Any], message:
     begun: dict[str, Any] = {"token_ids": np.full(4, 3, np.int32), "version": np.zeros(4, np.int32)}
     begun |= {"logp": numbers, "entropy": numbers, "finish": "interrupted"}
     begun |= {n: v for n, v in change.items() if n in ("finish", "token_ids", "experts")}
-    of_request = {n: v for n, v in change.items() if n in ("max_tokens", "top_k")}
+    of_request = {n: v for n, v in change.items() if n in ("max_tokens", "alternatives")}
     request = dataclasses.replace(requests(1)[0], routing="experts" in change, so_far=Completion(**begun))
     with pytest.raises(DataError, match=message):
         run(engine_of(build("moe"), clock=clock()).generate(dataclasses.replace(request, **of_request)))

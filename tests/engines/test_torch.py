@@ -153,14 +153,16 @@ def test_temperatures_and_limits_may_differ_by_row(moe: Any) -> None:
 
 
 def test_greedy_takes_the_most_probable_token(moe: Any) -> None:
-    (done,) = sample(engine_of(moe, dtype="float32"), [dataclasses.replace(requests(1, top_k=2)[0], temperature=0.0)])
+    (done,) = sample(
+        engine_of(moe, dtype="float32"), [dataclasses.replace(requests(1, alternatives=2)[0], temperature=0.0)]
+    )
     assert done.top_k_ids is not None
     assert done.token_ids.tolist() == done.top_k_ids[:, 0].tolist()
 
 
 def test_alternatives_are_reported_to_those_who_ask(moe: Any) -> None:
     plain, some = requests(2)
-    asked = [plain, dataclasses.replace(some, top_k=3), dataclasses.replace(some, top_k=VOCABULARY)]
+    asked = [plain, dataclasses.replace(some, alternatives=3), dataclasses.replace(some, alternatives=VOCABULARY)]
     none, three, every = sample(engine_of(moe, dtype="float32"), asked)
     assert none.top_k_ids is None
     assert none.top_k_logp is None
@@ -331,7 +333,7 @@ def test_logits_that_are_not_numbers_name_request_position_and_version() -> None
         ({"prompt_ids": (2, 3), "max_tokens": CONTEXT - 1}, r"fit the context of 64 tokens; request 'r0' has 2 \+ 63"),
         ({"temperature": float("nan")}, "temperature must be finite"),
         ({"temperature": -0.1}, "temperature must be finite and at least 0"),
-        ({"top_k": VOCABULARY + 1}, "top_k must lie in 0 .. 24"),
+        ({"alternatives": VOCABULARY + 1}, "alternatives must lie in 0 .. 24"),
     ],
 )
 def test_requests_that_cannot_be_served_are_refused_before_any_work(

@@ -173,7 +173,9 @@ def engine_of(model: Any, *, clock: ManualClock | None = None, store: Any = None
     )
 
 
-def requests(count: int, *, temperature: float = 1.0, max_tokens: int = 20, top_k: int = 0) -> list[GenerationRequest]:
+def requests(
+    count: int, *, temperature: float = 1.0, max_tokens: int = 20, alternatives: int = 0
+) -> list[GenerationRequest]:
     """Prompts of many lengths, some with the end-of-sequence and the padding id inside."""
     numbers = torch.Generator().manual_seed(5)
     made = []
@@ -187,7 +189,7 @@ def requests(count: int, *, temperature: float = 1.0, max_tokens: int = 20, top_
                 seed=1000 + i,
                 max_tokens=max_tokens - i % 3,
                 temperature=temperature,
-                top_k=top_k,
+                alternatives=alternatives,
             )
         )
     return made

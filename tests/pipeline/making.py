@@ -117,7 +117,7 @@ class ScriptedEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return EngineCapabilities(logp="processed", entropy=True, top_k=False, token_versions=True)
+        return EngineCapabilities(logp="processed", entropy=True, alternatives=False, token_versions=True)
 
     @property
     def version(self) -> int:

@@ -23,7 +23,7 @@ BLOCK = 8
 class SmallEngine:
     """Decodes everything under way together, a block at a time; a token's id is the engine's version."""
 
-    capabilities = EngineCapabilities(logp="processed", entropy=True, top_k=True, token_versions=True)
+    capabilities = EngineCapabilities(logp="processed", entropy=True, alternatives=True, token_versions=True)
 
     def __init__(self, clock: Clock, block_s: float) -> None:
         self._clock, self._block_s = clock, block_s

@@ -189,7 +189,7 @@ class Script(Process):
         self.outcomes: list[tuple[int, bool, object]] = []
         self.has_ended = False
 
-    about: object = EngineCapabilities(logp="processed", entropy=True, top_k=True, token_versions=True)
+    about: object = EngineCapabilities(logp="processed", entropy=True, alternatives=True, token_versions=True)
 
     def started(self, within_s):
         return self.about

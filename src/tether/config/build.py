@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 
+from tether.config.abilities import asks_of, check_logp
 from tether.config.learning import makers_of, routing_of
 from tether.config.parts import device_of, judge_of, prompts_of, reward_of
 from tether.config.recipe import Recipe
@@ -32,8 +33,10 @@ from tether.pipeline.selfcheck import Probe
 from tether.pipeline.snapshot import Snapshot, read_snapshot
 from tether.pipeline.timeline import Timeline
 from tether.placement.parts import Parts
-from tether.ports import EngineCapabilities
+from tether.ports import RolloutEngine
 from tether.records import Prompt
+from tether.registry import ENGINES
+from tether.replay.support import Support
 from tether.report.page import write_report
 
 FIRST_PROMPTS = 256
@@ -111,7 +114,7 @@ def build(
         prompts(index)  # one that cannot fit is refused now
     sampling = _sampling(recipe)
     for engine in engines.values():
-        _check_engine(engine.capabilities, sampling)
+        _check_opened(engine, recipe)
     writer = open_writer()
     writer.config(recipe.resolved())
     probe = Probe(
@@ -190,18 +193,17 @@ def _sampling(recipe: Recipe) -> Sampling:
         temperature=recipe.engine.temperature,
         max_tokens=recipe.engine.max_tokens,
         routing=routing_of(recipe.algorithm) is not None,
+        truncation=recipe.engine.truncation,
+        kept=any(isinstance(replay, Support) for replay in recipe.algorithm.replay),
     )
 
 
-def _check_engine(capabilities: EngineCapabilities, sampling: Sampling) -> None:
-    """Refuse an engine whose reports would mean something else than the trainer takes them for."""
-    if capabilities.logp == "raw" and sampling.temperature != 1.0:
-        raise ConfigError(
-            "this engine reports log-probs before the temperature, so engine.temperature must be 1; got "
-            f"{sampling.temperature}"
-        )
-    wanted = ("entropy", "token_versions", *(["routing"] if sampling.routing else []))
-    missing = [name for name in wanted if not getattr(capabilities, name)]
-    if missing:
-        names = ", ".join(missing)
-        raise ConfigError(f"training needs an engine that reports {names} of every token; this one does not")
+def _check_opened(engine: RolloutEngine, recipe: Recipe) -> None:
+    """Refuse an engine that, opened, can do less than its kind can at best."""
+    check_logp(engine.capabilities, recipe.engine)
+    for ask in asks_of(recipe):
+        if not ask.can(engine.capabilities):
+            raise ConfigError(
+                f"engine {ENGINES.name_of(recipe.engine)!r} with this model cannot {ask.what}, which {ask.because} "
+                "asks for; drop the setting, or take a model that has what it is about"
+            )

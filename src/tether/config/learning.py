@@ -10,6 +10,7 @@ from torch import Tensor
 from tether.config.parts import correct_by, criterion_of, evaluation_set, judge_of, prompts_of, reward_of
 from tether.config.recipe import Recipe
 from tether.core.algorithm import Algorithm
+from tether.engines.torch import Torch
 from tether.errors import ConfigError
 from tether.evals.runner import Evaluation, Evaluator
 from tether.models.conversion import convert_weights
@@ -25,7 +26,7 @@ from tether.pipeline.snapshots import Snapshots, WeightCopies
 from tether.pipeline.trainer import Trainer
 from tether.placement.inline import FreeClock
 from tether.placement.parts import EvaluatorMaker, Makers
-from tether.ports import Clock, RolloutEngine, WeightStore
+from tether.ports import Clock, EngineOptions, RolloutEngine, WeightStore
 from tether.replay.routing import Routing
 from tether.weights.memory import MemoryStore
 
@@ -157,10 +158,17 @@ def _check_reference(loaded: LoadedModel, frozen: LoadedModel) -> None:
         )
 
 
+def _embedded(options: EngineOptions) -> Torch:
+    """The recipe's engine if it is the embedded one, else that in the same number format."""
+    if isinstance(options, Torch):
+        return options
+    return Torch(dtype=options.dtype, max_tokens=options.max_tokens, max_rows=options.max_rows)
+
+
 def _evaluator(
     recipe: Recipe, loaded: LoadedModel, device: str
 ) -> Callable[[int, Mapping[str, Tensor]], Awaitable[Evaluation]]:
-    """Evaluates any weights of the model, in an engine of its own."""
+    """Evaluates any weights of the model, in an embedded engine of its own, whatever samples the rollouts."""
     options, store = recipe.eval, MemoryStore(recipe.engine.dtype)
     source = prompts_of((recipe.task_name, recipe.task), loaded, recipe.engine.max_tokens, "heldout", recipe.run.seed)
     prompts, requests = evaluation_set(
@@ -170,6 +178,8 @@ def _evaluator(
         temperature=options.temperature,
         max_tokens=recipe.engine.max_tokens,
     )
-    engine = engine_of(recipe, store, FreeClock(), device)
+    engine = _embedded(recipe.engine).open(
+        recipe.model.path, store=store, clock=FreeClock(), device=device, lora=recipe.model.lora
+    )
     judge = judge_of(loaded, criterion_of(recipe.task))
     return Evaluator(engine, store, prompts, requests, correct_by(judge))

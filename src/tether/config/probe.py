@@ -18,6 +18,7 @@ from tether.models.catalog import EMBEDDED
 from tether.models.loading import LoadedModel, load_model
 from tether.models.policy import Policy
 from tether.pipeline.mismatch import Comparison, Rerouting, compare, rerouting_of
+from tether.pipeline.packing import known_entropy
 from tether.pipeline.rollouts import Sampling, ask
 from tether.pipeline.scoring import Logps, Scorer
 from tether.placement.inline import FreeClock
@@ -101,7 +102,8 @@ class Probed:
     no_replay_because: str
     """Why there is no replay; empty if there is one."""
     logp_behavior: Floats
-    entropy: Floats
+    entropy: Floats | None
+    """``None`` where the engine cannot tell."""
     d: Floats
     """Without a replay."""
     d_replayed: Floats | None
@@ -179,7 +181,7 @@ def probe(settings: ProbeSettings, told: Told = lambda what, done, total: None) 
         rerouting=rerouting,
         no_replay_because=because,
         logp_behavior=behavior,
-        entropy=np.concatenate([r.completion.entropy for r in rollouts]),
+        entropy=known_entropy([r.completion for r in rollouts]),
         d=without - behavior,
         d_replayed=None if replayed is None else replayed - behavior,
     )

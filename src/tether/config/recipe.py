@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from tether.config.abilities import check_engine
 from tether.config.bind import bind, describe, describe_plugin, named, plugin
 from tether.config.overrides import apply, expand
 from tether.config.review import check_algorithm, check_old, doubts_of
@@ -225,6 +226,7 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
         preset=raw.get("preset") or "",
     )
     _check(recipe)
+    check_engine(recipe)
     return recipe
 
 

@@ -132,7 +132,7 @@ class RowBatch:
         drafts, num_read = self._drafts, self._num_read
         seeds = np.array([draft.seed for draft in drafts], dtype=np.uint64)
         numbers = uniforms(seeds, np.array([draft.count for draft in drafts]), steps)
-        top_k = max(draft.request.top_k for draft in drafts)
+        top_k = max(draft.request.alternatives for draft in drafts)
         unread = drafts[num_read:]
         if not unread:
             assert self._device is not None, "rows stand on the device or are read now"

@@ -57,8 +57,8 @@ class Draft:
         self._entropy: NDArray[np.float32] = np.empty(limit, np.float32)
         self._version: NDArray[np.int32] = np.empty(limit, np.int32)
         self._cached: NDArray[np.int32] = np.empty(limit, np.int32)
-        self._top_k_ids: NDArray[np.int32] = np.empty((limit, request.top_k), np.int32)
-        self._top_k_logp: NDArray[np.float32] = np.empty((limit, request.top_k), np.float32)
+        self._top_k_ids: NDArray[np.int32] = np.empty((limit, request.alternatives), np.int32)
+        self._top_k_logp: NDArray[np.float32] = np.empty((limit, request.alternatives), np.float32)
         self.experts: Tensor | None = None
         """``[P + limit, layers, k]``, where the request asks; ``NO_EXPERT`` where none is known yet."""
         if request.routing and routing is not None:
@@ -90,7 +90,7 @@ class Draft:
         self._entropy[into] = block.entropy[row, :count]
         self._version[into] = version
         self._cached[into] = self.cached
-        if (k := self.request.top_k) and block.top_k_ids is not None and block.top_k_logp is not None:
+        if (k := self.request.alternatives) and block.top_k_ids is not None and block.top_k_logp is not None:
             self._top_k_ids[into] = block.top_k_ids[row, :count, :k]
             self._top_k_logp[into] = block.top_k_logp[row, :count, :k]
         self.count += count
@@ -105,8 +105,8 @@ class Draft:
             entropy=self._entropy[:count].copy(),
             version=self._version[:count].copy(),
             finish=finish,
-            top_k_ids=self._top_k_ids[:count].copy() if asked.top_k else None,
-            top_k_logp=self._top_k_logp[:count].copy() if asked.top_k else None,
+            top_k_ids=self._top_k_ids[:count].copy() if asked.alternatives else None,
+            top_k_logp=self._top_k_logp[:count].copy() if asked.alternatives else None,
         )
         if (self._cached[:count] != self._version[:count]).any():
             made = replace(made, cached_version=self._cached[:count].copy())
@@ -122,7 +122,7 @@ class Draft:
         self._ids[:count], self._logp[:count], self._entropy[:count] = made.token_ids, made.logp, made.entropy
         self._version[:count] = made.version
         self._cached[:count] = made.version if made.cached_version is None else made.cached_version
-        if (k := self.request.top_k) and made.top_k_ids is not None and made.top_k_logp is not None:
+        if (k := self.request.alternatives) and made.top_k_ids is not None and made.top_k_logp is not None:
             self._top_k_ids[:count], self._top_k_logp[:count] = made.top_k_ids[:, :k], made.top_k_logp[:, :k]
         if self.experts is not None and made.experts is not None:
             self.experts[: len(made.experts)] = torch.from_numpy(made.experts.astype(np.int16))

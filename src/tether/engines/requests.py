@@ -42,8 +42,8 @@ class Servable:
             )
         if not (math.isfinite(request.temperature) and request.temperature >= 0):
             raise DataError(f"temperature must be finite and at least 0; {name} has {request.temperature}")
-        if not 0 <= request.top_k <= self.vocabulary:
-            raise DataError(f"top_k must lie in 0 .. {self.vocabulary}; {name} asks for {request.top_k}")
+        if not 0 <= request.alternatives <= self.vocabulary:
+            raise DataError(f"alternatives must lie in 0 .. {self.vocabulary}; {name} asks for {request.alternatives}")
         if request.routing and self.routing is None:
             raise DataError(
                 f"routes are reported of a model that has routers of a form that is known; {name} asks for them: "
@@ -70,10 +70,10 @@ class Servable:
                 f".. {int(made.token_ids.max())}: go on with the model that began it"
             )
         alternatives = 0 if made.top_k_ids is None else made.top_k_ids.shape[1]
-        if count and alternatives < request.top_k:
+        if count and alternatives < request.alternatives:
             raise DataError(
-                f"a completion goes on with as many alternatives as it began with; {name} asks for {request.top_k} and "
-                f"goes on from {alternatives}: ask for no more"
+                f"a completion goes on with as many alternatives as it began with; {name} asks for "
+                f"{request.alternatives} and goes on from {alternatives}: ask for no more"
             )
         if not request.routing or made.experts is None or self.routing is None:
             return

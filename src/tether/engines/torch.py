@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch as th
@@ -13,11 +12,12 @@ from torch import Tensor
 from tether.engines.attention import use_grouped_attention
 from tether.engines.busy import Busy
 from tether.engines.decoding import RowBatch
+from tether.engines.options import SamplingOptions
 from tether.engines.requests import Servable
 from tether.engines.rows import Decodable
 from tether.engines.sequence import check_follows, is_same
 from tether.engines.stream import Pace, Stream
-from tether.errors import ConfigError, ModelError
+from tether.errors import ModelError
 from tether.models.loading import DTYPES, load_model
 from tether.models.lora import Lora, adapt, check_base, published
 from tether.models.routers import find_routers, routing_of
@@ -28,7 +28,7 @@ from tether.registry import ENGINES
 
 @ENGINES.register("torch")
 @dataclass(frozen=True, kw_only=True)
-class Torch:
+class Torch(SamplingOptions):
     """Batched sampling with a key-value cache, in this process.
 
     Its own copy of the model, in its own number format, decodes up to ``max_rows`` completions together, which join
@@ -38,35 +38,35 @@ class Torch:
 
     >>> Torch(max_tokens=16).dtype
     'bfloat16'
-    >>> Torch(temperature=-1.0)
+    >>> Torch(yield_every=0)
     Traceback (most recent call last):
-    tether.errors.ConfigError: engine.temperature must be finite and at least 0 (0 is greedy); got -1.0
+    tether.errors.ConfigError: engine.yield_every must be at least 1; got 0
     """
 
-    dtype: str = "bfloat16"
-    """Number format of its weights and arithmetic: bfloat16 or float32. Another one than the trainer's gives
-    a real mismatch between engine and trainer."""
-    temperature: float = 1.0
-    """Divides the logits when rollouts are sampled."""
-    max_tokens: int = 32
-    """Most tokens of a completion; one that reaches it ends with ``finish = "length"``."""
-    max_rows: int = 512
-    """Most completions decoded together; more wait until rows are free."""
     yield_every: int = 8
     """Tokens decoded between two moments at which weights may change and completions join."""
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ConfigError(f"engine.dtype must be one of {', '.join(sorted(DTYPES))}; got {self.dtype!r}")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ConfigError(f"engine.temperature must be finite and at least 0 (0 is greedy); got {self.temperature}")
-        if self.temperature and not 1e-6 <= self.temperature <= 1e3:
-            raise ConfigError(f"engine.temperature must be 0 (greedy) or lie in 1e-6 .. 1e3; got {self.temperature}")
-        for name, most in (("max_tokens", 10**7), ("max_rows", 10**6), ("yield_every", 10**7)):
-            if (value := getattr(self, name)) < 1:
-                raise ConfigError(f"engine.{name} must be at least 1; got {value}")
-            if value > most:
-                raise ConfigError(f"engine.{name} must be at most {most}; got {value}")
+        super().__post_init__()
+        self.check_counts(yield_every=10**7)
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """Everything: it sees the logits."""
+        return EngineCapabilities(
+            logp="processed",
+            token_versions=True,
+            entropy=True,
+            alternatives=True,
+            routing=True,
+            truncation=True,
+            kept=True,
+            in_flight=("finish", "keep", "recompute", "restart"),
+            lora=True,
+            seeded=True,
+            virtual_time=True,
+            cpu=True,
+        )
 
     def open(
         self, source: str, *, store: WeightStore, clock: Clock, device: str, lora: Lora | None = None
@@ -106,9 +106,8 @@ class TorchEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """Everything: it sees the logits, and the routers if the model has some of a form that is known."""
-        routing = self._servable.routing is not None
-        return EngineCapabilities(logp="processed", entropy=True, top_k=True, token_versions=True, routing=routing)
+        """Everything, routes if the model has routers of a form that is known."""
+        return replace(self._options.capabilities, routing=self._servable.routing is not None)
 
     @property
     def version(self) -> int:

@@ -37,7 +37,7 @@ def _engine(here: Surroundings, name: str, registry: Any) -> Finding:
         for is_on, text in (
             (can.token_versions, "a version"),
             (can.entropy, "its entropy"),
-            (can.top_k, "top-k log-probs"),
+            (can.alternatives, "top-k log-probs"),
         )
         if is_on
     ]

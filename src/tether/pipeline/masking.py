@@ -22,7 +22,7 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 """Largest change of the loss, or of a parameter's norm, relative to the largest: what another order of sums does."""
 SPREAD = 0.3
 """Nats by which behavior log-probs are moved, up and down, so that rules have something to clip."""
-_FIELDS = ("logp_behavior", "entropy_behavior", "advantage", "version", "trainable", "sequence", "group")
+_FIELDS = ("logp_behavior", "advantage", "version", "trainable", "sequence", "group")
 
 
 def check_masks(
@@ -86,12 +86,12 @@ def _moved(micro_batch: MicroBatch) -> Tensor:
 
 
 def _poisoned(micro_batch: MicroBatch, keep: Tensor) -> MicroBatch:
-    nan = torch.full_like(micro_batch.advantage, float("nan"))
+    nan, entropy = torch.full_like(micro_batch.advantage, float("nan")), micro_batch.entropy_behavior
     return replace(
         micro_batch,
         trainable=keep,
         logp_behavior=torch.where(keep, _moved(micro_batch), nan),
-        entropy_behavior=torch.where(keep, micro_batch.entropy_behavior, nan),
+        entropy_behavior=None if entropy is None else torch.where(keep, entropy, nan),
         logp_old=torch.where(keep, micro_batch.logp_behavior, nan),
         advantage=torch.where(keep, micro_batch.advantage, 1e30),
         version=torch.where(keep, micro_batch.version, -(10**9)),
@@ -107,6 +107,7 @@ def _without(micro_batch: MicroBatch, keep: Tensor) -> MicroBatch:
     return replace(
         micro_batch,
         inputs=replace(inputs, row=inputs.row[keep], column=inputs.column[keep], ids=inputs.ids[keep]),
+        entropy_behavior=None if micro_batch.entropy_behavior is None else micro_batch.entropy_behavior[keep],
         is_cached_older=None,
         **picked,
     )

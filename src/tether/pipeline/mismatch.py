@@ -25,6 +25,7 @@ from tether.core.ratio import edge_log_ratio, log_ratio
 from tether.core.statistics import AbsoluteQuantile, measure
 from tether.core.tokens import TokenBatch
 from tether.corrections.estr import ESTR, score
+from tether.pipeline.packing import known_entropy
 from tether.pipeline.scoring import Logps
 from tether.records import Experts, Rollout
 from tether.replay.routing import is_rerouted
@@ -140,8 +141,10 @@ def thresholds(logp: Tensor, tokens: TokenBatch) -> list[Threshold]:
     """For each of ``MASKED_SHARES`` the threshold of ``estr`` that masks so much of these tokens.
 
     It is a quantile of the score ``d^2 / (H + epsilon)`` (arXiv:2607.22186), exact, not interpolated.
+    Empty where the engine does not tell entropies.
     """
-    assert tokens.entropy_behavior is not None, "every engine reports it"
+    if tokens.entropy_behavior is None:
+        return []
     d = log_ratio(logp, tokens.logp_behavior)
     scores = score(d, tokens.entropy_behavior, ESTR(threshold=1.0).epsilon)
     is_apart = float(d.abs().amax()) >= LEAST_APART
@@ -174,6 +177,7 @@ def tokens_of(rollouts: Sequence[Rollout]) -> TokenBatch:
     completions = [rollout.completion for rollout in rollouts]
     logp = torch.from_numpy(np.concatenate([c.logp for c in completions]))
     sequence = torch.from_numpy(np.repeat(np.arange(len(rollouts)), [len(c) for c in completions]))
+    entropy = known_entropy(completions)
     return TokenBatch(
         logp_behavior=logp,
         logp_proximal=logp,
@@ -182,7 +186,7 @@ def tokens_of(rollouts: Sequence[Rollout]) -> TokenBatch:
         sequence=sequence,
         group=sequence,
         staleness=torch.zeros_like(sequence),
-        entropy_behavior=torch.from_numpy(np.concatenate([c.entropy for c in completions])),
+        entropy_behavior=None if entropy is None else torch.from_numpy(entropy),
     )
 
 

@@ -46,7 +46,7 @@ def dump(folder: Path, rows: Sequence[Row], error: NonFiniteError) -> NonFiniteE
             "prompt_ids": torch.tensor(row.rollout.prompt.token_ids),
             "token_ids": torch.from_numpy(row.rollout.completion.token_ids.copy()),
             "logp_behavior": torch.from_numpy(row.rollout.completion.logp.copy()),
-            "entropy_behavior": torch.from_numpy(row.rollout.completion.entropy.copy()),
+            "entropy_behavior": None if (told := row.rollout.completion.entropy) is None else torch.tensor(told),
             "version": torch.from_numpy(row.rollout.completion.version.copy()),
             "reward": row.rollout.reward,
             "advantage": row.advantage,

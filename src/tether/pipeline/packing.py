@@ -57,12 +57,13 @@ class MicroBatch:
     rows: tuple[Row, ...]
     inputs: ModelInputs
     logp_behavior: Float[Tensor, "T"]
-    entropy_behavior: Float[Tensor, "T"]
     advantage: Float[Tensor, "T"]
     version: Int64[Tensor, "T"]
     trainable: Bool[Tensor, "T"]
     sequence: Int64[Tensor, "T"]
     group: Int64[Tensor, "T"]
+    entropy_behavior: Float[Tensor, "T"] | None = None
+    """``None`` where an engine cannot tell."""
     logp_old: Float[Tensor, "T"] | None = None
     """NaN where not known; ``None`` where it is not known of any token of the step."""
     is_cached_older: Bool[Tensor, "T"] | None = None
@@ -184,7 +185,7 @@ def check_finite(rollout: Rollout) -> None:
     """Refuse what an engine reported as not a number, by rollout, token and version."""
     for name in ("logp", "entropy"):
         values = getattr(rollout.completion, name)
-        if not np.isfinite(values).all():
+        if values is not None and not np.isfinite(values).all():
             bad = np.flatnonzero(~np.isfinite(values)).tolist()
             at = bad[0]
             raise NonFiniteError(
@@ -209,12 +210,13 @@ def _micro_batch(bundles: Sequence[Bundle], pad_id: int, device: str, has_old: b
     lengths = [len(c) for c in completions]
     advantage = np.repeat(np.array([row.advantage for row in rows], dtype=np.float32), lengths)
     group = np.repeat(np.array([row.group for row in rows], dtype=np.int64), lengths)
+    entropy = known_entropy(completions)
     older = [is_cached_older(c) for c in completions] if any(c.cached_version is not None for c in completions) else []
     return MicroBatch(
         rows=tuple(rows),
         inputs=_inputs(bundles, pad_id, device),
         logp_behavior=tensor(np.concatenate([c.logp for c in completions]), torch.float32),
-        entropy_behavior=tensor(np.concatenate([c.entropy for c in completions]), torch.float32),
+        entropy_behavior=None if entropy is None else tensor(entropy, torch.float32),
         advantage=tensor(advantage, torch.float32),
         version=tensor(np.concatenate([c.version for c in completions]), torch.int64),
         trainable=torch.ones(sum(lengths), dtype=torch.bool, device=device),
@@ -229,6 +231,12 @@ def known_old(rollout: Rollout) -> Floats:
     """``[L]`` the old log-probs that a rollout brings, NaN where it brings none."""
     nothing: Floats = np.full(len(rollout.completion), np.nan, np.float32)
     return nothing if rollout.logp_old is None else rollout.logp_old
+
+
+def known_entropy(completions: Sequence[Completion]) -> Floats | None:
+    """``[T]`` the entropies of completions laid end to end; ``None`` unless all engines told them."""
+    told = [c.entropy for c in completions if c.entropy is not None]
+    return np.concatenate(told) if len(told) == len(completions) else None
 
 
 def is_cached_older(completion: Completion) -> NDArray[np.bool_]:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from tether.ports import GenerationRequest, Reward
-from tether.records import Completion, Prompt
+from tether.records import Completion, Prompt, Truncation
 from tether.rewards.scoring import score
 
 Scorer = Callable[[Prompt, str, str], Awaitable[float]]
@@ -36,6 +36,10 @@ class Sampling:
     max_tokens: int
     routing: bool = False
     """Whether the engine reports the experts of every token."""
+    truncation: Truncation = Truncation()
+    """What is sampled among."""
+    kept: bool = False
+    """Whether the engine reports that of every token."""
 
 
 def seed_of(seed: int, *names: int) -> int:
@@ -58,6 +62,8 @@ def ask(index: int, prompt: Prompt, sampling: Sampling, now: float) -> Asked:
             max_tokens=sampling.max_tokens,
             temperature=sampling.temperature,
             routing=sampling.routing,
+            truncation=sampling.truncation,
+            kept=sampling.kept,
         )
         for member in range(sampling.group_size)
     )

@@ -23,7 +23,7 @@ from tether.pipeline.pool import PoolState
 from tether.pipeline.rolling import NOT_YET, Member, Streaks, Underway
 from tether.pipeline.rollouts import Asked
 from tether.ports import GenerationRequest
-from tether.records import Completion, Group, Prompt, Rollout
+from tether.records import Completion, Group, KeptSets, Prompt, Rollout, Truncation
 
 RUN_FILE = "run.pt"
 
@@ -55,8 +55,10 @@ _RECORDS = (
     Member,
     Asked,
     GenerationRequest,
+    Truncation,
     Prompt,
     Completion,
+    KeptSets,
     Rollout,
     Group,
     LedgerLine,

@@ -54,6 +54,9 @@ class TrainerOptions:
     copies, to which small updates add up, and the weights are rounded from them after each update."""
     gradient_checkpointing: bool = False
     """Recompute layers in backward: less memory, about a third more time."""
+    allow_support_mismatch: bool = False
+    """Whether the engine may sample among some ids only while the trainer computes over all; each ratio is then off by
+    the probability that was cut away, which is logged."""
     share_prompt: SharePrompt = "auto"
     """Whether completions of a group go through the model behind one copy of their prompt; ``auto``: where the model's
     layers all attend to everything earlier. Neither loss nor gradient changes."""
