@@ -188,7 +188,7 @@ class Loops:
         clock, timeline = self.rolling.clock, self.rolling.timeline
         await clock.quiet(
             last=True
-        )  # the others stand where they stood: a run that goes on is as one that never stopped
+        )  # the others stand where they stood, as if it had never stopped
         for number in range(self.done + 1, self.steps + 1):
             with timeline.waiting("data"):
                 step = await self._patiently("a batch", self.packed.get)
