@@ -24,7 +24,7 @@ NUM_WORLDS = 600
 NUM_RESUMED = 200
 NUM_FORGOTTEN = 40
 NUM_WRONG = 25
-MANY = 25
+MANY = 9
 
 
 @pytest.fixture(scope="module", autouse=True)
