@@ -57,7 +57,8 @@ class Kept(NamedTuple):
 class Prefix(NamedTuple):
     """How far the limits reach down a row that is sorted by probability."""
 
-    count: Int64[Tensor, "B"]
+    num: Int64[Tensor, "B"]
+    """How many ids are kept."""
     least: Float[Tensor, "B"]
     """Log-probability of the last that is kept."""
     log_mass: Float64[Tensor, "B"]
@@ -75,11 +76,11 @@ def kept_of(logp: Float[Tensor, "B V"], limits: Limits) -> Kept:
     >>> mask.tolist(), round(log_mass.exp().item(), 4)
     ([[True, True, True, False, False]], 0.9567)
     """
-    count, least, log_mass = prefix_of(logp, limits)
+    num, least, log_mass = prefix_of(logp, limits)
     mask = logp >= least[:, None]
-    if logp.device.type != "cpu" or bool((mask.count_nonzero(-1) != count).any()):
+    if logp.device.type != "cpu" or bool((mask.count_nonzero(-1) != num).any()):
         equal = logp == least[:, None]
-        room = count - (logp > least[:, None]).sum(-1)
+        room = num - (logp > least[:, None]).sum(-1)
         mask = mask & ~(equal & (equal.cumsum(-1) > room[:, None]))
     return Kept(mask | limits.is_off[:, None], log_mass)
 
@@ -89,7 +90,7 @@ def prefix_of(logp: Float[Tensor, "B V"], limits: Limits) -> Prefix:
     if logp.device.type != "cpu" or logp.shape[-1] <= ROOM:
         return _prefix(logp.sort(dim=-1, descending=True).values, limits)
     found = _prefix(logp.topk(ROOM, dim=-1).values, limits)
-    rows = ((found.count == ROOM) & ~limits.is_off).nonzero()[:, 0]
+    rows = ((found.num == ROOM) & ~limits.is_off).nonzero()[:, 0]
     if not len(rows):
         return found
     # numpy sorts three times as fast as torch on a CPU
@@ -100,12 +101,12 @@ def prefix_of(logp: Float[Tensor, "B V"], limits: Limits) -> Prefix:
 def _prefix(top: Tensor, limits: Limits) -> Prefix:
     """``prefix_of`` among the most probable, sorted. Sums run down the row, however many there are."""
     first = top[:, :1].double()
-    weight = (top - top[:, :1]).double().exp()
+    weight = (top.double() - first).exp()
     total = weight.cumsum(-1)
     before = pad(total[:, :-1], (1, 0))
     is_kept = (before < limits.top_p[:, None] * (-first).exp()) & (weight >= limits.min_p[:, None]) & (top.exp() > 0)
     is_kept &= torch.arange(top.shape[-1], device=top.device) < limits.top_k[:, None]
-    count = is_kept.sum(-1).clamp(min=1)
-    last = (count - 1)[:, None]
+    num = is_kept.sum(-1).clamp(min=1)
+    last = (num - 1)[:, None]
     log_mass = (first + total.gather(-1, last).log())[:, 0].masked_fill(limits.is_off, 0.0)
-    return Prefix(count, top.gather(-1, last)[:, 0], log_mass)
+    return Prefix(num, top.gather(-1, last)[:, 0], log_mass)
