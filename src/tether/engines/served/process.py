@@ -95,11 +95,12 @@ class Own:
         self, command: Callable[[int], Sequence[str]], environment: dict[str, str], *, start_s: float, weights: Path
     ) -> None:
         self._command, self._environment, self._start_s, self._weights = command, environment, start_s, weights
-        self._folder = Path(tempfile.mkdtemp(prefix="tether-server-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="tether-server-"))
+        """Where it runs, and what it can import from."""
         self._process: subprocess.Popen[bytes] | None = None
         self._ending: list[subprocess.Popen[bytes]] = []
         self._port = _free_port()
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
     @property
     def url(self) -> str:
@@ -115,7 +116,7 @@ class Own:
     @property
     def log(self) -> Path:
         """What it says."""
-        return self._folder / "server.log"
+        return self.folder / "server.log"
 
     def start(self) -> None:
         """Start it, without waiting."""
@@ -131,8 +132,8 @@ class Own:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=self._folder,
-                env={**os.environ, **self._environment},
+                cwd=self.folder,
+                env={**os.environ, **self._environment, "PYTHONPATH": self._import_path()},
                 start_new_session=True,
             )
         weakref.finalize(self, _end, self._process)
@@ -178,6 +179,9 @@ class Own:
         for process in self._ending:
             _end(process)
         self._ending.clear()
+
+    def _import_path(self) -> str:
+        return os.pathsep.join(filter(None, [str(self.folder), os.environ.get("PYTHONPATH", "")]))
 
     def _tail(self, lines: int = _TAIL) -> str:
         try:

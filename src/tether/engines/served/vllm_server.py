@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Final
 
+from tether.engines import packing
 from tether.engines.served.engine import ServedEngine
 from tether.engines.served.look import look
 from tether.engines.served.options import ServedOptions, refuse_adapter, servable_of
@@ -21,7 +23,11 @@ from tether.registry import ENGINES
 
 _LEAST_TEMPERATURE: Final = 0.01
 """vLLM takes anything between 0 and this for this."""
+_MOST_TEMPERATURE: Final = 2.0
+"""Its server refuses more."""
 _NAME: Final = "tether"
+_EXTENSION: Final = f"tether_packing.{packing.Reloading.__name__}"
+_PACKING: Final = packing.Reloading.tether_reload.__name__
 _OURS: Final = (
     "--model",
     "--served-model-name",
@@ -53,7 +59,7 @@ class VllmServer(ServedOptions):
     ('finish', 'keep', 'recompute', 'restart')
     >>> VllmServer(temperature=0.001)
     Traceback (most recent call last):
-    tether.errors.ConfigError: vLLM samples at 0 (greedy) or at 0.01 and above; engine.temperature is 0.001
+    tether.errors.ConfigError: a vLLM server samples at temperature 0 (greedy) or 0.01 .. 2; engine.temperature is 0.001
     >>> VllmServer(args=("--port=1",))
     Traceback (most recent call last):
     tether.errors.ConfigError: engine.args must leave to tether what tether sets; got --port
@@ -66,10 +72,10 @@ class VllmServer(ServedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if 0 < self.temperature < _LEAST_TEMPERATURE:
+        if not (self.temperature == 0 or _LEAST_TEMPERATURE <= self.temperature <= _MOST_TEMPERATURE):
             raise ConfigError(
-                f"vLLM samples at 0 (greedy) or at {_LEAST_TEMPERATURE} and above; engine.temperature is "
-                f"{self.temperature:g}"
+                f"a vLLM server samples at temperature 0 (greedy) or {_LEAST_TEMPERATURE} .. {_MOST_TEMPERATURE:g}; "
+                f"engine.temperature is {self.temperature:g}"
             )
         if taken := [name for arg in self.args if (name := arg.partition("=")[0]) in _OURS]:
             raise ConfigError(f"engine.args must leave to tether what tether sets; got {taken[0]}")
@@ -112,10 +118,12 @@ class VllmServer(ServedOptions):
             start_s=self.start_s,
             weights=folders.home,
         )
+        shutil.copy(packing.__file__, own.folder / f"{_EXTENSION.partition('.')[0]}.py")
         own.start()
         client = self.client(own.url)
         can = replace(self.capabilities, kept=self.capabilities.kept and not on_cpu)
-        speech = VllmSpeech(client, can, _NAME, tuple(skeleton.eos_ids))
+        reload = _PACKING if on_cpu else "reload_weights"
+        speech = VllmSpeech(client, can, model=_NAME, eos_ids=tuple(skeleton.eos_ids), reload=reload)
         return self.engine(client, speech, own, folders, servable_of(skeleton))
 
     def _command(self, skeleton: LoadedModel, port: int, *, on_cpu: bool) -> Sequence[str]:
@@ -134,7 +142,7 @@ class VllmServer(ServedOptions):
             "--logprobs-mode=processed_logprobs",
             "--enable-scale-out",
             "--disable-uvicorn-access-log",
-            *(["--enforce-eager"] if on_cpu else []),
+            *(["--enforce-eager", f"--worker-extension-cls={_EXTENSION}"] if on_cpu else []),
             *(["--return-sampling-mask"] if self.top_k and not on_cpu else []),
             *self.args,
         ]
@@ -151,6 +159,8 @@ class VllmServer(ServedOptions):
             raise ConfigError(
                 f"engine.dtype is {self.dtype}, and the server at {self.url} computes in {config['dtype']}"
             )
+        if is_on_cpu := told["vllm_config"]["device_config"]["device_type"] == "cpu":
+            self._check_packing(told["vllm_config"]["parallel_config"])
         is_raw = config["logprobs_mode"] == "raw_logprobs"
         can = replace(
             self.capabilities,
@@ -159,10 +169,20 @@ class VllmServer(ServedOptions):
         )
         served = self._looked("/v1/models")["data"][0]
         client = self.client(self.url)
-        speech = VllmSpeech(client, can, served["id"], tuple(skeleton.eos_ids))
+        reload = _PACKING if is_on_cpu else "reload_weights"
+        speech = VllmSpeech(client, can, model=served["id"], eos_ids=tuple(skeleton.eos_ids), reload=reload)
         servable = servable_of(skeleton, int(served["max_model_len"]))
         folders = self.folders(store, skeleton)
         return self.engine(client, speech, Running(self.url, self.start_s), folders, servable)
+
+    def _check_packing(self, parallel: dict[str, Any]) -> None:
+        """On processors vLLM's own reload leaves experts unpacked and tied heads as they were."""
+        if not str(parallel["worker_extension_cls"]).endswith(f".{packing.Reloading.__name__}"):
+            raise ConfigError(
+                "a vLLM on processors forgets parts of the weights when it reloads them; start that at "
+                f"{self.url} with --worker-extension-cls {packing.Reloading.__module__}.{packing.Reloading.__name__}, "
+                "where it can import tether; or leave out engine.url, and tether starts one"
+            )
 
     def _looked(self, path: str) -> Any:
         try:

@@ -35,11 +35,20 @@ class VllmSpeech:
         capabilities: what it can do.
         model: the name that it serves the model by.
         eos_ids: ids that end a completion.
+        reload: the workers' method that reads weights from a folder.
     """
 
-    def __init__(self, client: Client, capabilities: EngineCapabilities, model: str, eos_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        capabilities: EngineCapabilities,
+        *,
+        model: str,
+        eos_ids: tuple[int, ...],
+        reload: str = "reload_weights",
+    ) -> None:
         self.capabilities = capabilities
-        self._client, self._model, self._eos_ids = client, model, list(eos_ids)
+        self._client, self._model, self._eos_ids, self._reload = client, model, list(eos_ids), reload
 
     def question(self, request: GenerationRequest, name: str, salt: str) -> tuple[str, Mapping[str, Any]]:
         """Everything that shapes the distribution is said, so that no default of the server's counts."""
@@ -102,7 +111,7 @@ class VllmSpeech:
 
     async def take(self, folder: Path, label: str, way: InFlight) -> None:
         """Reload in place, drop caches, set the label, and see that it is set."""
-        order = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        order = {"method": self._reload, "kwargs": {"weights_path": str(folder)}}
         answer = await self._client.post("/collective_rpc", order)
         if any(result is not None for result in answer["results"]):
             raise ServerAnswerError(f"{self._client.url} did not reload weights: {answer}")
