@@ -158,11 +158,17 @@ def one_more_id(engine: DoctoredEngine, request: GenerationRequest, completion: 
     return replace(completion, **{n: np.append(x := getattr(completion, n), x[-1:]) for n in names})
 
 
+def one_row_wrong(engine: DoctoredEngine, request: GenerationRequest, completion: Completion) -> Completion:
+    wrong = request.id.endswith(("2", "5"))
+    return replace(completion, logp=completion.logp - np.float32(0.5)) if wrong else completion
+
+
 ANSWERS: dict[str, Callable[[DoctoredEngine, GenerationRequest, Completion], Completion]] = {
     "raw": raw,
     "shifted": shifted,
     "rounded numbers": rounded_numbers,
     "one more id": one_more_id,
+    "one row wrong": one_row_wrong,
     "old versions": old_versions,
     "old cache": old_cache,
 }

@@ -73,7 +73,8 @@ def notes_of(probed: Probed) -> list[str]:
     if probed.lost is not None:
         notes.append(
             f"The engine samples among some ids only: over the whole vocabulary a token's log-prob is "
-            f"{probed.lost:.4g} nats lower in the mean, which no arithmetic explains. Support replay takes that away, and nothing else."
+            f"{probed.lost:.4g} nats lower in the mean, which no arithmetic explains. Support replay takes that "
+            "away, and nothing else."
         )
     elif any(about["truncation"][name] != off for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))):
         notes.append(

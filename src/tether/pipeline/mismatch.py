@@ -25,6 +25,7 @@ from tether.core.ratio import edge_log_ratio, log_ratio
 from tether.core.statistics import AbsoluteQuantile, measure
 from tether.core.tokens import TokenBatch
 from tether.corrections.estr import ESTR, score
+from tether.pipeline.agreement import NEAR_ONE
 from tether.pipeline.packing import known_entropy
 from tether.pipeline.places import by_position, by_probability
 from tether.pipeline.scoring import Logps
@@ -33,8 +34,6 @@ from tether.replay.routing import is_rerouted
 
 MASKED_SHARES = (0.01, 0.02)
 """Shares of tokens without staleness that a good threshold of ``estr`` masks."""
-NEAR_ONE = (0.9, 1.1)
-"""Ratios within count as near 1; the share outside is a tail that no mean shows."""
 LEAST_APART = 1e-4
 """Nats: if no token is so far apart, a threshold from these tokens would mask whatever moves at all."""
 

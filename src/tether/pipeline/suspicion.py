@@ -15,6 +15,8 @@ LEAST_PAIRS: Final = 16
 CLEARLY: Final = 0.1
 """By so much a shifted copy must correlate better than the aligned one."""
 LEAST_CORRELATION: Final = 0.5
+TELLING: Final = 0.01
+"""Nats below 0 from which a log-prob has bits enough to tell formats apart."""
 SHIFTED: Final = "Its log-probs stand one position off the tokens they belong to"
 COARSE: Final = (
     "Its log-probs are bfloat16 numbers, which near -20 are 0.125 apart, and log-probs must be float32: have it "
@@ -45,13 +47,13 @@ def shift_of(engine: Floats, trainer: Floats, lengths: Sequence[int]) -> int:
 def is_coarse(logp: Floats) -> bool:
     """Whether every value is one that bfloat16 can hold; by chance one in 65,536 float32 numbers is.
 
-    Zeros say nothing, and too few other values neither.
+    Log-probs near 0 say nothing: float32 numbers made by a subtraction have few bits there. Nor do too few others.
 
     >>> values = -np.arange(1.0, 40.0).astype(np.float32) / 7
     >>> is_coarse(values), is_coarse((values.view(np.uint32) & 0xFFFF0000).view(np.float32)), is_coarse(values * 0)
     (False, True, False)
     """
-    told = np.unique(logp[logp != 0].astype(np.float32))
+    told = np.unique(logp[logp < -TELLING].astype(np.float32))
     return len(told) >= LEAST_PAIRS // 2 and not (told.view(np.uint32) & 0xFFFF).any()
 
 
