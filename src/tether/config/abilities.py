@@ -139,8 +139,8 @@ def _check_support(recipe: Recipe) -> None:
     raise ConfigError(
         f"the engine samples among some ids only ({_shown(cut)}) and renormalizes, the trainer computes over all of "
         "them: every ratio would be off by the probability that was cut away. Add {name = 'support'} to "
-        "algorithm.replay, which has the trainer compute over the same ids; or switch truncation off (engine.top_k = 0, top_p = 1.0, "
-        "min_p = 0.0); or set trainer.allow_support_mismatch = true, and the lost mass is a metric"
+        "algorithm.replay, which has the trainer compute over the same ids; or switch truncation off (engine.top_k = "
+        "0, top_p = 1.0, min_p = 0.0); or set trainer.allow_support_mismatch = true, and the lost mass is a metric"
     )
 
 
