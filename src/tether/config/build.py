@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tether.config.abilities import check_opened
-from tether.config.learning import makers_of, routing_of
+from tether.config.learning import makers_of, routing_of, support_of
 from tether.config.parts import device_of, judge_of, prompts_of, reward_of
 from tether.config.recipe import Recipe
 from tether.config.resume import ResumePlan, locked, roll_back
@@ -32,7 +32,6 @@ from tether.pipeline.snapshot import Snapshot, read_snapshot
 from tether.pipeline.timeline import Timeline
 from tether.placement.parts import Parts
 from tether.records import Prompt
-from tether.replay.support import Support
 from tether.report.page import write_report
 
 FIRST_PROMPTS = 256
@@ -192,5 +191,5 @@ def _sampling(recipe: Recipe) -> Sampling:
         max_tokens=recipe.engine.max_tokens,
         routing=routing_of(recipe.algorithm) is not None,
         truncation=recipe.engine.truncation,
-        kept=any(isinstance(replay, Support) for replay in recipe.algorithm.replay),
+        kept=support_of(recipe.algorithm) is not None,
     )

@@ -21,6 +21,7 @@ from tether.placement.inline import FreeClock
 from tether.ports import EngineCapabilities, EngineOptions, GenerationRequest, RolloutEngine
 from tether.records import Experts, Prompt, Rollout
 from tether.replay.routing import Routing
+from tether.replay.support import Support
 from tether.weights.memory import MemoryStore
 
 LOT: Final = 128
@@ -100,7 +101,8 @@ class Bench:
 
     def _scorer(self, temperature: float, replays: Sequence[str]) -> Scorer:
         routing = Routing() if "routing" in replays else None
-        return Scorer(self.policy, TOKEN_BUDGET, temperature, routing)
+        support = Support() if "support" in replays else None
+        return Scorer(self.policy, TOKEN_BUDGET, temperature, routing, support)
 
     async def _sample(self, options: EngineOptions, prompts: Sequence[Prompt], what: str) -> Sampled:
         store = MemoryStore(options.dtype, keep=1)

@@ -25,11 +25,13 @@ from tether.pipeline.routing import with_routes
 from tether.pipeline.sampled import check_sampled
 from tether.pipeline.scoring import Scorer, Scores
 from tether.pipeline.spanning import spanning_metrics
+from tether.pipeline.support import with_lost_mass, with_support
 from tether.pipeline.trainer import StepReport, Trainer
 from tether.pipeline.writing import Into, ThreadWriting, Writing
 from tether.ports import Publication, WeightStore
-from tether.records import Metric, Rollout
+from tether.records import Metric, Rollout, Truncation
 from tether.replay.routing import Routing
+from tether.replay.support import Support
 
 
 @runtime_checkable
@@ -115,6 +117,10 @@ class LocalLearner:
     """How old log-probs are acquired, if they are."""
     routing: Routing | None = None
     """Whether every pass of the policy takes the engine's routes."""
+    support: Support | None = None
+    """Whether every pass of the policy runs over what the engine sampled among."""
+    truncation: Truncation | None = None
+    """What the engine samples under if that is not replayed; what it cuts away is then told."""
     published: Publication | None = None
     """What was put into the store last."""
     previous: Publication | None = None
@@ -139,6 +145,7 @@ class LocalLearner:
         """Train on a batch: as many updates as one serves, told as one."""
         check_sampled(step)
         step = with_routes(step, self.routing, self.trainer.policy)
+        step = with_lost_mass(with_support(step, self.support, self.trainer.policy), self.truncation)
         if self.old is not None:
             step = self.old.laid(step, self.trainer.updates)
         report = self.trainer.step(step, self.updates_per_batch)
@@ -148,6 +155,9 @@ class LocalLearner:
         if self.routing is not None:
             num_tokens = sum(row.num_tokens for row in step.rows)
             told["replay/unrouted_fraction"] = Metric(step.num_unrouted / num_tokens, "mean", float(num_tokens))
+        if self.support is not None:
+            num_sampled = step.denominator.num_tokens
+            told["replay/unsupported_fraction"] = Metric(step.num_unsupported / num_sampled, "mean", float(num_sampled))
         return replace(report, metrics={**report.metrics, **told})
 
     async def publish(self, live: int | None = None) -> Publication:
@@ -174,7 +184,7 @@ class LocalLearner:
     ) -> Scores:
         """Log-probabilities of sampled tokens; the model's own weights stay as they are."""
         previous = None if self.previous is None else self.store.fetch(self.previous)
-        return Scorer(self.trainer.policy, self.token_budget, temperature, self.routing).scores(
+        return Scorer(self.trainer.policy, self.token_budget, temperature, self.routing, self.support).scores(
             rollouts,
             (self.store.fetch(publication), previous),
             is_current=self.trainer.updates == publication.version,
@@ -183,7 +193,7 @@ class LocalLearner:
 
     async def check_masks(self, rollouts: Sequence[Rollout]) -> None:
         """Raise ``SelfCheckError`` if tokens that are not trained on change loss or gradient."""
-        check_masks(self.trainer, rollouts, self.token_budget, self.routing)
+        check_masks(self.trainer, rollouts, self.token_budget, self.routing, self.support)
 
     async def evaluate(self) -> Evaluation:
         """Answer the held-out prompts with the weights of this moment."""

@@ -80,6 +80,8 @@ class Step:
     groups: tuple[Group, ...]
     num_unrouted: int = 0
     """Tokens without a recorded route that take the trainer's own, where routes are replayed."""
+    num_unsupported: int = 0
+    """Sampled tokens without a kept set that take the whole vocabulary, where what is kept is replayed."""
 
     @property
     def rows(self) -> tuple[Row, ...]:

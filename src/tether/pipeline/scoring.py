@@ -17,8 +17,10 @@ from tether.models.policy import ModelInputs, Policy
 from tether.models.sharing import PromptSharing
 from tether.pipeline.packing import Step, pack
 from tether.pipeline.routing import own_routes, with_routes
+from tether.pipeline.support import with_support
 from tether.records import Experts, Group, Rollout
 from tether.replay.routing import Routing
+from tether.replay.support import Support
 
 Logps = NDArray[np.float32]
 """``[T]``, nats: the sampled tokens of several rollouts, one rollout after the other."""
@@ -55,6 +57,8 @@ class Scorer:
     """Of the sampling."""
     routing: Routing | None = None
     """Whether the tokens go through the experts that the engine recorded, as they do in training."""
+    support: Support | None = None
+    """Whether their softmax runs over what the engine sampled them among, as it does in training."""
 
     def __call__(
         self,
@@ -91,7 +95,7 @@ class Scorer:
             device=str(self.policy.device),
             sharing=sharing,
         )
-        return with_routes(step, self.routing, self.policy)
+        return with_support(with_routes(step, self.routing, self.policy), self.support, self.policy)
 
     def _score(
         self, step: Step, weights: Mapping[str, Tensor] | None = None, dtype: torch.dtype | None = None

@@ -19,7 +19,7 @@ from tether.pipeline.learner import Learner
 from tether.pipeline.packing import check_finite
 from tether.pipeline.rollouts import Sampling, seed_of
 from tether.ports import GenerationRequest, Publication, RolloutEngine
-from tether.records import Completion, Metric, Metrics, Prompt, Rollout
+from tether.records import Completion, Metric, Metrics, Prompt, Rollout, Truncation
 
 SAMPLES = 4
 """Answers to each prompt."""
@@ -113,6 +113,8 @@ class Probe:
             max_tokens=min(num_tokens, self.options.tokens, self.sampling.max_tokens),
             temperature=self.sampling.temperature,
             routing=self.sampling.routing,
+            truncation=self.sampling.truncation if self.sampling.kept else Truncation(),  # else all d were off by it
+            kept=self.sampling.kept,
         )
 
     async def _way_out(
