@@ -148,9 +148,27 @@ def old_cache(engine: DoctoredEngine, request: GenerationRequest, completion: Co
     return replace(completion, cached_version=np.maximum(completion.version - 1, 0).astype(np.int32))
 
 
+def rounded_numbers(engine: DoctoredEngine, request: GenerationRequest, completion: Completion) -> Completion:
+    return replace(completion, logp=torch.from_numpy(completion.logp).bfloat16().float().numpy())
+
+
+def one_more_id(engine: DoctoredEngine, request: GenerationRequest, completion: Completion) -> Completion:
+    """As whoever decodes, adds an end and encodes does; it is behind a completion that had ended."""
+    names = ("token_ids", "logp", "version", "entropy")
+    return replace(completion, **{n: np.append(x := getattr(completion, n), x[-1:]) for n in names})
+
+
+def one_row_wrong(engine: DoctoredEngine, request: GenerationRequest, completion: Completion) -> Completion:
+    wrong = request.id.endswith(("2", "5"))
+    return replace(completion, logp=completion.logp - np.float32(0.5)) if wrong else completion
+
+
 ANSWERS: dict[str, Callable[[DoctoredEngine, GenerationRequest, Completion], Completion]] = {
     "raw": raw,
     "shifted": shifted,
+    "rounded numbers": rounded_numbers,
+    "one more id": one_more_id,
+    "one row wrong": one_row_wrong,
     "old versions": old_versions,
     "old cache": old_cache,
 }

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tether.core.advantage import DrGRPO
 from tether.models.lora import whole
 from tether.models.policy import ModelInputs, Policy
+from tether.models.sharing import PromptSharing
 from tether.pipeline.packing import Step, pack
 from tether.pipeline.routing import own_routes, with_routes
 from tether.pipeline.support import with_support
@@ -40,6 +41,9 @@ class Scores:
     narrower: Logps | None
     """The publication's weights computed in the trainer's dtype, where that is the narrower one and it was asked
     for."""
+    apart: Logps | None
+    """The publication's weights computed in the published dtype with every rollout in a row of its own, where there is
+    no wider format to measure with and it was asked for: what other shapes of the same sums do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,20 @@ class Scorer:
 
     def packed(self, rollouts: Sequence[Rollout]) -> Step:
         """The rollouts as a step, laid out and routed as they are in training; none is trained on."""
+        return self._laid(rollouts, self.token_budget, self.policy.sharing)
+
+    def _apart(self, rollouts: Sequence[Rollout]) -> Step:
+        """The rollouts as a step with one of them a forward pass."""
+        return self._laid(rollouts, 1, None)
+
+    def _laid(self, rollouts: Sequence[Rollout], token_budget: int, sharing: PromptSharing | None) -> Step:
         step = pack(
             [Group(id="probe", index=0, rollouts=tuple(rollouts))],
             DrGRPO(single="zero"),  # credit plays no part here
-            token_budget=self.token_budget,
+            token_budget=token_budget,
             pad_id=self.policy.loaded.pad_id,
             device=str(self.policy.device),
-            sharing=self.policy.sharing,
+            sharing=sharing,
         )
         return with_support(with_routes(step, self.routing, self.policy), self.support, self.policy)
 
@@ -125,6 +136,7 @@ class Scorer:
             current=self._score(step) if is_current else None,
             wider=self._score(step, published, torch.float32) if is_wider else None,
             narrower=self._score(step, published, ours) if is_narrower else None,
+            apart=self._score(self._apart(rollouts), published) if formats and not is_wider else None,
         )
 
 
