@@ -56,7 +56,7 @@ def learner_of(recipe: Recipe, store: WeightStore, device: str, full_store: Weig
     """A learner with a model of its own. ``full_store``: in the trainer's dtype, for an evaluator of old log-probs."""
     loaded = _model_of(recipe, device)
     trainer, routing = _trainer(recipe, loaded, device), routing_of(recipe.algorithm)
-    if routing is not None:
+    if any(isinstance(replay, Routing) for replay in recipe.algorithm.replay):
         trainer.policy.routers  # noqa: B018  # refused now if there are none to overrule
     return LocalLearner(
         trainer=trainer,
@@ -119,7 +119,8 @@ def _scorer(recipe: Recipe, policy: Policy, routing: Routing | None) -> Scorer:
 
 def routing_of(algorithm: Algorithm) -> Routing | None:
     """How the engine's routes are replayed, if they are."""
-    return next((replay for replay in algorithm.replay if isinstance(replay, Routing)), None)
+    routings = (replay for replay in algorithm.replay if isinstance(replay, Routing))
+    return next((routing for routing in routings if routing.source == "engine"), None)
 
 
 def _trainer(recipe: Recipe, loaded: LoadedModel, device: str) -> Trainer:

@@ -8,7 +8,7 @@ changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -87,6 +87,11 @@ class Routers:
         finally:
             for hook in hooks:
                 hook.remove()
+
+    @staticmethod
+    def joined(chosen: list[list[Tensor]], shape: Sequence[int]) -> Int[Tensor, "B L layers k"]:
+        """What ``recording`` collected of one forward pass over ids of this ``shape``."""
+        return torch.stack([passes[0] for passes in chosen], dim=1).view(*shape, len(chosen), -1)
 
     def hidden(self, experts: Tensor, **inputs: Any) -> Tensor:
         """Last hidden states of the model with ``experts [B, L, layers, k]`` chosen; ``enable`` comes first."""
@@ -232,7 +237,7 @@ def _probe(routers: Routers) -> tuple[float, float]:
     ids = (torch.arange(12, device=device) * 7 + 3).view(2, 6) % base.get_input_embeddings().weight.shape[0]
     with routers.recording() as chosen:
         plain = base(input_ids=ids, use_cache=False).last_hidden_state.float()
-    own = torch.stack([passes[0] for passes in chosen], dim=1).view(2, 6, shape.num_layers, shape.k)
+    own = routers.joined(chosen, ids.shape)
     other = ((own.short() + 1) % shape.num_experts).to(own.dtype)
     scale = plain.abs().max().clamp(min=1e-6)
     gaps = [

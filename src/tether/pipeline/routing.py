@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
+from tether.core.algorithm import Algorithm
 from tether.errors import DataError
 from tether.models.policy import Policy
 from tether.models.routers import RoutingShape
@@ -40,6 +44,33 @@ def with_routes(step: Step, routing: Routing | None, policy: Policy) -> Step:
         num_unrouted += len(missing)
     batches = tuple(_laid(micro_batch, routes, shape) for micro_batch in step.micro_batches)
     return replace(step, micro_batches=batches, num_unrouted=num_unrouted)
+
+
+def repeats_itself(algorithm: Algorithm) -> bool:
+    """Whether later updates of a batch take the routes of its first."""
+    return any(isinstance(replay, Routing) and replay.source == "trainer" for replay in algorithm.replay)
+
+
+class FirstRoutes:
+    """R2: what the trainer's routers choose in the first pass over a batch, for the passes after it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._noted: list[Int[Tensor, "B L layers k"]] = []
+
+    @contextmanager
+    def of(self, micro_batch: MicroBatch) -> Iterator[None]:
+        """Take down the routes of the one forward pass inside, which is that of the batch's next micro-batch."""
+        with self._policy.routers.recording() as chosen:
+            yield
+        self._noted.append(self._policy.routers.joined(chosen, micro_batch.inputs.input_ids.shape))
+
+    def laid(self, step: Step) -> Step:
+        """The step with the routes that were taken down, which are forgotten here; padding has some too."""
+        noted, self._noted = self._noted, []
+        pairs = zip(step.micro_batches, noted, strict=True)
+        batches = tuple(replace(m, inputs=replace(m.inputs, experts=experts)) for m, experts in pairs)
+        return replace(step, micro_batches=batches)
 
 
 def own_routes(step: Step, policy: Policy) -> dict[str, Experts]:
