@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -16,8 +16,8 @@ from tether.errors import DataError
 from tether.models.policy import Policy
 from tether.models.routers import RoutingShape
 from tether.pipeline.packing import MicroBatch, Row, Step
-from tether.records import NO_EXPERT, Experts
-from tether.replay.routing import Routing
+from tether.records import NO_EXPERT, Experts, Rollout
+from tether.replay.routing import Routing, is_rerouted
 
 
 def with_routes(step: Step, routing: Routing | None, policy: Policy) -> Step:
@@ -83,6 +83,19 @@ def own_routes(step: Step, policy: Policy) -> dict[str, Experts]:
             experts[: len(columns)] = chosen[place, columns]
             found[row.rollout.id] = experts
     return found
+
+
+def rerouted_share(rollouts: Sequence[Rollout], own: Mapping[str, Experts]) -> tuple[float, int]:
+    """Of how many (token, layer) pairs the sets of experts are known on both sides, and in which share of them they
+    differ: the routes that rollouts bring against the trainer's ``own``, prompts included.
+
+    The pairs come last; the share is NaN where there are none.
+    """
+    pairs = [(r.completion.experts, own[r.id]) for r in rollouts if r.completion.experts is not None]
+    known = [((one != NO_EXPERT) & (other != NO_EXPERT)).all(-1) for one, other in pairs]
+    num_pairs = sum(int(is_known.sum()) for is_known in known)
+    num_rerouted = sum(int(is_rerouted(one, other).sum()) for one, other in pairs)
+    return (num_rerouted / num_pairs if num_pairs else float("nan")), num_pairs
 
 
 def _checked(row: Row, shape: RoutingShape) -> tuple[Experts, np.ndarray]:

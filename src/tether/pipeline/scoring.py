@@ -38,6 +38,9 @@ class Scores:
     narrower: Logps | None
     """The publication's weights computed in the trainer's dtype, where that is the narrower one and it was asked
     for."""
+    own_routes: Mapping[str, Experts] | None = None
+    """What the trainer's routers choose by themselves under the weights being trained, by rollout id; ``None`` where
+    the engine's are not replayed, or those weights have moved on since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,7 @@ class Scorer:
             current=self._score(step) if is_current else None,
             wider=self._score(step, published, torch.float32) if is_wider else None,
             narrower=self._score(step, published, ours) if is_narrower else None,
+            own_routes=own_routes(step, self.policy) if is_current and self.routing is not None else None,
         )
 
 

@@ -17,6 +17,7 @@ from tether.pipeline.agreement import LEAST_PROGRESS, Agreement, CheckOptions
 from tether.pipeline.learner import Learner
 from tether.pipeline.packing import check_finite
 from tether.pipeline.rollouts import Sampling, seed_of
+from tether.pipeline.routing import rerouted_share
 from tether.ports import GenerationRequest, Publication, RolloutEngine
 from tether.records import Completion, Metric, Metrics, Prompt, Rollout
 
@@ -55,19 +56,19 @@ class Probe:
             return {}
         if name in self._known:
             size = min(GLANCE[0], self.options.prompts), GLANCE[1]
-            _, agreement = await self._look(engine, publication, size, formats=False)
+            rollouts, agreement = await self._look(engine, publication, size, formats=False)
             if agreement.fault() is None:
-                return self._measured(agreement, is_close=False)
+                return _measured(name, rollouts, agreement, is_close=False)
         size = self.options.prompts, self.options.tokens
         rollouts, agreement = await self._look(engine, publication, size, formats=True)
         if (fault := agreement.fault()) is not None:
-            name, numbers = fault
-            way_out = await self._way_out(name, agreement, rollouts, publication)
-            raise _failure(name, publication, f"{numbers}. {way_out}")
+            check, numbers = fault
+            way_out = await self._way_out(check, agreement, rollouts, publication)
+            raise _failure(check, publication, f"{numbers}. {way_out}")
         if not self._known:
             await self.learner.check_masks(rollouts[:NUM_MASKED])
         self._known.add(name)
-        return self._measured(agreement, is_close=True)
+        return _measured(name, rollouts, agreement, is_close=True)
 
     async def _look(
         self, engine: RolloutEngine, publication: Publication, size: tuple[int, int], *, formats: bool
@@ -87,9 +88,6 @@ class Probe:
             tolerance=self.options.tolerance,
         )
         return rollouts, agreement
-
-    def _measured(self, agreement: Agreement, *, is_close: bool) -> Metrics:
-        return {**agreement.metrics(), "probe/close_looks": Metric(float(is_close), "sum")}
 
     def _request(self, number: int, prompt: Prompt, num_tokens: int) -> GenerationRequest:
         return GenerationRequest(
@@ -134,6 +132,16 @@ class Probe:
             f"{self.dtypes[0]}, puts each tensor where its name says, and gets the prompt's ids as they are; if its "
             "arithmetic is known to be coarser, raise checks.tolerance"
         )
+
+
+def _measured(engine: str, rollouts: Sequence[Rollout], agreement: Agreement, *, is_close: bool) -> Metrics:
+    """For the journal; routes apart for each engine, for one of several may be of another kind."""
+    metrics = {**agreement.metrics(), "probe/close_looks": Metric(float(is_close), "sum")}
+    if (own := agreement.scores.own_routes) is not None:
+        share, num_pairs = rerouted_share(rollouts, own)
+        if num_pairs:
+            metrics[f"probe/rerouted_share/{engine}"] = Metric(share, "mean", float(num_pairs))
+    return metrics
 
 
 def _rollout(request: GenerationRequest, prompt: Prompt, completion: Completion) -> Rollout:
