@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
 from tether.errors import ModelError
-from tether.records import NO_EXPERT
+from tether.records import NO_EXPERT, Experts
 from tether.replay.routing import Gates
 
 KEYWORD = "tether_replay"
@@ -50,6 +51,11 @@ class RoutingShape:
         """The narrowest format that holds every expert and the mark of none."""
         return torch.int8 if self.num_experts <= 128 else torch.int16
 
+    def unknown(self, num_tokens: int) -> Experts:
+        """Routes of so many tokens, of which none is known yet: ``[num_tokens, layers, k]``."""
+        narrowest = np.int8 if self.dtype == torch.int8 else np.int16
+        return np.full((num_tokens, self.num_layers, self.k), NO_EXPERT, narrowest)
+
 
 @dataclass(slots=True, eq=False)
 class _Replay:
@@ -72,11 +78,12 @@ class Routers:
 
     @contextmanager
     def recording(self) -> Iterator[list[list[Tensor]]]:
-        """Collect, router by router, the experts chosen in each forward pass inside: ``[N, k]``, on the device."""
+        """Collect, router by router, the experts chosen in each forward pass inside: ``[N, k]``, on the device, as
+        they are."""
         chosen: list[list[Tensor]] = [[] for _ in self.places]
 
         def listen(number: int, router: nn.Module, given: Any, output: Any) -> None:
-            chosen[number].append(output[2].to(self.shape.dtype))
+            chosen[number].append(output[2])
 
         hooks = [
             self.layers[layer].get_submodule(name).register_forward_hook(partial(listen, number))
@@ -88,10 +95,10 @@ class Routers:
             for hook in hooks:
                 hook.remove()
 
-    @staticmethod
-    def joined(chosen: list[list[Tensor]], shape: Sequence[int]) -> Int[Tensor, "B L layers k"]:
-        """What ``recording`` collected of one forward pass over ids of this ``shape``."""
-        return torch.stack([passes[0] for passes in chosen], dim=1).view(*shape, len(chosen), -1)
+    def joined(self, chosen: list[list[Tensor]], shape: Sequence[int]) -> Int[Tensor, "B L layers k"]:
+        """What ``recording`` collected of one forward pass over ids of this ``shape``, in the narrowest format."""
+        experts = torch.stack([passes[0] for passes in chosen], dim=1).to(self.shape.dtype)
+        return experts.view(*shape, len(chosen), -1)
 
     def hidden(self, experts: Tensor, **inputs: Any) -> Tensor:
         """Last hidden states of the model with ``experts [B, L, layers, k]`` chosen; ``enable`` comes first."""
