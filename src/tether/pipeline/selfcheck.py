@@ -18,6 +18,7 @@ from tether.pipeline.answers import check_drift, check_versions
 from tether.pipeline.learner import Learner
 from tether.pipeline.packing import check_finite
 from tether.pipeline.rollouts import Sampling, seed_of
+from tether.pipeline.routing import rerouted_share
 from tether.ports import GenerationRequest, Publication, RolloutEngine
 from tether.records import Completion, Metric, Metrics, Prompt, Rollout, Truncation
 
@@ -64,9 +65,9 @@ class Probe:
             return {}
         if name in self._known:
             size = min(GLANCE[0], self.options.prompts), GLANCE[1]
-            _, agreement = await self._look(engine, publication, size, formats=False)
+            rollouts, agreement = await self._look(engine, publication, size, formats=False)
             if agreement.fault() is None:
-                return self._measured(name, agreement, is_close=False)
+                return self._measured(name, rollouts, agreement, is_close=False)
         size = self.options.prompts, self.options.tokens
         rollouts, agreement = await self._look(engine, publication, size, formats=True)
         if (fault := agreement.fault()) is not None:
@@ -76,7 +77,7 @@ class Probe:
         if not self._known:
             await self.learner.check_masks(rollouts[:NUM_MASKED])
         self._known.add(name)
-        return self._measured(name, agreement, is_close=True)
+        return self._measured(name, rollouts, agreement, is_close=True)
 
     async def _look(
         self, engine: RolloutEngine, publication: Publication, size: tuple[int, int], *, formats: bool
@@ -99,10 +100,15 @@ class Probe:
         )
         return rollouts, agreement
 
-    def _measured(self, name: str, agreement: Agreement, *, is_close: bool) -> Metrics:
-        """Of all engines together, and of this one in figures of its own where there are several."""
+    def _measured(self, name: str, rollouts: Sequence[Rollout], agreement: Agreement, *, is_close: bool) -> Metrics:
+        """Of all engines together, and of this one in figures of its own where there are several; of its routes
+        always, for one of several may be of another kind."""
         metrics = agreement.metrics()
         own = {f"{key}/{name}": metrics[key] for key in OF_EACH} if self.is_several else {}
+        if (chosen := agreement.scores.own_routes) is not None:
+            share, num_pairs = rerouted_share(rollouts, chosen)
+            if num_pairs:
+                own[f"probe/rerouted_share/{name}"] = Metric(share, "mean", float(num_pairs))
         return {**metrics, **own, "probe/close_looks": Metric(float(is_close), "sum")}
 
     def _request(self, number: int, prompt: Prompt, num_tokens: int) -> GenerationRequest:
