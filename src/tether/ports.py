@@ -234,8 +234,9 @@ class Clock(Protocol):
         """Wait for a moment; let others run at least once."""
         ...
 
-    async def quiet(self) -> None:
-        """Wait until everybody else waits too: for time to pass, or for this task. In real time: let others run."""
+    async def quiet(self, *, last: bool = False) -> None:
+        """Wait until everybody else waits too: for time to pass, or for this task; ``last``: after all others who wait
+        for that. In real time: let others run."""
         ...
 
     def free(self) -> AbstractContextManager[None]:

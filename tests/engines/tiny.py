@@ -48,7 +48,7 @@ class ManualClock:
     def free(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    async def quiet(self) -> None:
+    async def quiet(self, *, last: bool = False) -> None:
         await asyncio.sleep(0)
 
     async def until(self, moment_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import tempfile
@@ -143,6 +144,21 @@ def load_model(source: str, *, dtype: str = "float32", device: str = "cpu") -> L
             f"take the tokenizer it was trained with"
         )
     return together(model.to(device).eval(), tokenizer, source=place, context=_context(model, tokenizer))
+
+
+def load_skeleton(source: str, *, dtype: str = "float32") -> LoadedModel:
+    """A model without its weights, on device ``meta``, and its tokenizer: names and shapes of every tensor, ids that
+    end a completion, the context. For an engine that reads the weights by itself."""
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    tokenizer = load_tokenizer(source)
+    place = resolve_source(source)
+    config = _read(place, AutoConfig.from_pretrained, trust_remote_code=False)
+    with torch.device("meta"):
+        model = _read(config, AutoModelForCausalLM.from_config, dtype=DTYPES[dtype], trust_remote_code=False)
+    with contextlib.suppress(OSError):  # a model may have no such file, and then the configuration's ids count
+        model.generation_config = GenerationConfig.from_pretrained(place)
+    return together(model.eval(), tokenizer, source=place, context=_context(model, tokenizer))
 
 
 def together(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, source: str, context: int) -> LoadedModel:
