@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tether.engines.vllm.kept import KeptWatch, ids_of
 from tether.engines.vllm.packing import packed_anew
+from tether.engines.vllm.transfer import open_transfer, register_handover
 from tether.engines.vllm.undisturbed import undisturbed
 from tether.errors import ConfigError, ModelError
 from tether.models.loading import LoadedModel
@@ -79,9 +80,11 @@ def open_core(skeleton: LoadedModel, options: Vllm, device: str) -> Core:
     if current_platform.is_cpu():
         # It compiles the counting of a token's rank, which nobody reads, with a C++ compiler: 20 seconds.
         type(current_platform).simple_compile_backend = "eager"
+    from vllm.config.weight_transfer import WeightTransferConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    register_handover()
     arguments = EngineArgs(
         model=skeleton.source,
         dtype=options.dtype,  # type: ignore[arg-type, unused-ignore]
@@ -100,10 +103,11 @@ def open_core(skeleton: LoadedModel, options: Vllm, device: str) -> Core:
         disable_log_stats=True,
         use_tqdm_on_load=False,
         seed=0,
+        weight_transfer_config=None if options.transfer == "reload" else WeightTransferConfig(backend=options.transfer),
         return_sampling_mask=not options.truncation.is_none and not current_platform.is_cpu(),
     )
     with undisturbed():
-        return Core(LLMEngine.from_engine_args(arguments), skeleton.eos_ids)
+        return Core(LLMEngine.from_engine_args(arguments), skeleton.eos_ids, options.transfer)
 
 
 class Core:
@@ -112,15 +116,17 @@ class Core:
     Args:
         engine: in this process, synchronous.
         eos_ids: any of these ends a completion.
+        transfer: how weights get into it.
     """
 
-    def __init__(self, engine: Any, eos_ids: Sequence[int]) -> None:
+    def __init__(self, engine: Any, eos_ids: Sequence[int], transfer: str = "reload") -> None:
         self._engine, self._eos_ids = engine, list(eos_ids)
         self._client = engine.engine_core
         self._scheduler = self._client.engine_core.scheduler
         self._runner = engine.model_executor.driver_worker.model_runner
         self._is_on_cpu = self._runner.device.type == "cpu"
         self._watch = KeptWatch(self._runner)
+        self._transfer = open_transfer(transfer, lambda method, *args: engine.collective_rpc(method, args=args))
         self._scheduled: Any = None
         self._schedule = self._scheduler.schedule
         self._scheduler.schedule = self._schedule_and_tell
@@ -168,7 +174,10 @@ class Core:
     def reload(self, weights: Iterator[tuple[str, Tensor]]) -> None:
         """Replace all weights in place, under their names in files; vLLM lays them out anew."""
         with undisturbed(), packed_anew(self._runner.get_model()) if self._is_on_cpu else nullcontext():
-            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            if self._transfer is None:
+                self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            else:
+                self._transfer.send(dict(weights))
 
     def label(self, version: int) -> None:
         """Tell vLLM what its weights are called."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tether.engines.options import SamplingOptions
+from tether.engines.vllm.transfer import TRANSFERS
 from tether.errors import ConfigError
 from tether.models.lora import Lora
 from tether.ports import Clock, EngineCapabilities, WeightStore
@@ -43,8 +44,14 @@ class Vllm(SamplingOptions):
     eager: bool = True
     """Whether the model runs as it is written; false: compiled and with CUDA graphs, which takes long to start."""
 
+    transfer: str = "reload"
+    """How weights get into vLLM: ``reload``, through its loader, all at once; or through its weight-transfer API,
+    ``handover`` inside this process or ``nccl`` between two of its GPUs (not run on hardware yet)."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.transfer not in TRANSFERS:
+            raise ConfigError(f"engine.transfer must be one of {', '.join(TRANSFERS)}; got {self.transfer!r}")
         least, most = TEMPERATURES
         if self.temperature and not least <= self.temperature <= most:
             raise ConfigError(
