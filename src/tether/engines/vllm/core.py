@@ -9,11 +9,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tether.engines.vllm.kept import KeptWatch, ids_of
 from tether.engines.vllm.packing import packed_anew
+from tether.engines.vllm.transfer import open_transfer, register_handover
 from tether.engines.vllm.undisturbed import undisturbed
 from tether.errors import ConfigError, ModelError
 from tether.models.loading import LoadedModel
@@ -38,9 +41,9 @@ class Made(NamedTuple):
     id: int
     """The sampled token."""
     logp: float
-    top_ids: Sequence[int]
+    top_ids: NDArray[np.integer[Any]]
     """Most probable ids, as many as were asked for by anybody in the step."""
-    top_logp: Sequence[float]
+    top_logp: NDArray[np.floating[Any]]
     kept: Ints | None
     """What it was sampled among, where that is watched."""
     has_stopped: bool
@@ -77,9 +80,11 @@ def open_core(skeleton: LoadedModel, options: Vllm, device: str) -> Core:
     if current_platform.is_cpu():
         # It compiles the counting of a token's rank, which nobody reads, with a C++ compiler: 20 seconds.
         type(current_platform).simple_compile_backend = "eager"
+    from vllm.config.weight_transfer import WeightTransferConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    register_handover()
     arguments = EngineArgs(
         model=skeleton.source,
         dtype=options.dtype,  # type: ignore[arg-type, unused-ignore]
@@ -98,10 +103,11 @@ def open_core(skeleton: LoadedModel, options: Vllm, device: str) -> Core:
         disable_log_stats=True,
         use_tqdm_on_load=False,
         seed=0,
+        weight_transfer_config=None if options.transfer == "reload" else WeightTransferConfig(backend=options.transfer),
         return_sampling_mask=not options.truncation.is_none and not current_platform.is_cpu(),
     )
     with undisturbed():
-        return Core(LLMEngine.from_engine_args(arguments), skeleton.eos_ids)
+        return Core(LLMEngine.from_engine_args(arguments), skeleton.eos_ids, options.transfer)
 
 
 class Core:
@@ -110,15 +116,17 @@ class Core:
     Args:
         engine: in this process, synchronous.
         eos_ids: any of these ends a completion.
+        transfer: how weights get into it.
     """
 
-    def __init__(self, engine: Any, eos_ids: Sequence[int]) -> None:
+    def __init__(self, engine: Any, eos_ids: Sequence[int], transfer: str = "reload") -> None:
         self._engine, self._eos_ids = engine, list(eos_ids)
         self._client = engine.engine_core
         self._scheduler = self._client.engine_core.scheduler
         self._runner = engine.model_executor.driver_worker.model_runner
         self._is_on_cpu = self._runner.device.type == "cpu"
         self._watch = KeptWatch(self._runner)
+        self._transfer = open_transfer(transfer, lambda method, *args: engine.collective_rpc(method, args=args))
         self._scheduled: Any = None
         self._schedule = self._scheduler.schedule
         self._scheduler.schedule = self._schedule_and_tell
@@ -128,7 +136,8 @@ class Core:
         from vllm.inputs.engine import tokens_input
         from vllm.sampling_params import SamplingParams
 
-        params = SamplingParams(**sampling, stop_token_ids=self._eos_ids, detokenize=False)
+        # The ids are told; what vLLM reads in the model's configuration would be added to them.
+        params = SamplingParams(**sampling, stop_token_ids=self._eos_ids, ignore_eos=True, detokenize=False)
         request = self._engine.input_processor.process_inputs(
             name,
             tokens_input(list(ids), cache_salt=salt),
@@ -159,13 +168,16 @@ class Core:
             kept = None
             if watch_kept:
                 kept = self._watch.of(out.request_id) if out.new_sampling_mask is None else ids_of(out)
-            made[out.request_id] = Made(token, float(logp[0]), ids[1:], logp[1:], kept, token in self._eos_ids)
+            made[out.request_id] = Made(token, float(logp[0]), ids[1:], logp[1:], kept, self._has_stopped(out))
         return Step(made, self._read())
 
     def reload(self, weights: Iterator[tuple[str, Tensor]]) -> None:
         """Replace all weights in place, under their names in files; vLLM lays them out anew."""
         with undisturbed(), packed_anew(self._runner.get_model()) if self._is_on_cpu else nullcontext():
-            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            if self._transfer is None:
+                self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            else:
+                self._transfer.send(dict(weights))
 
     def label(self, version: int) -> None:
         """Tell vLLM what its weights are called."""
@@ -188,6 +200,12 @@ class Core:
             yield
         finally:
             scheduler.running, scheduler.waiting = aside
+
+    def _has_stopped(self, out: Any) -> bool:
+        reason = None if out.finish_reason is None else str(out.finish_reason)
+        if reason not in (None, "stop", "length"):
+            raise ModelError(f"a request ends by itself; vLLM ended {out.request_id!r} with {reason!r}: see its log")
+        return reason == "stop"
 
     def _schedule_and_tell(self, *args: Any, **options: Any) -> Any:
         self._scheduled = self._schedule(*args, **options)
