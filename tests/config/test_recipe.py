@@ -60,7 +60,7 @@ def test_an_unknown_key_lists_the_known_ones(setting, message):
         ('algorithm.kl={name="k4"}', "no kl 'k4'; there are k1, k2, k3, low_var_kl"),
         ("algorithm.rule.kernel=gauss", "no kernel 'gauss'; there"),
         ('algorithm.corrections=["rs"]', "no correction 'rs'; there"),
-        ('algorithm.replay=["top-p"]', "no replay 'top-p'; there is routing"),
+        ('algorithm.replay=["top-p"]', "no replay 'top-p'; there are routing, support"),
         ("engine.kind=vlmm", "no engine 'vlmm'; there "),
         ("task.name=chess", "no task 'chess'; there are arithmetic, sorting, sums"),
     ],

@@ -167,7 +167,7 @@ def test_what_is_empty_but_no_table_is_not_taken_for_an_empty_table(table, value
     ("setting", "ending"),
     [
         ("algorithm.clip=1", "entropy, step_size, replay, preset"),
-        ("engine.top_p=1", "yield_every, kind"),
+        ("engine.topp=1", "yield_every, kind"),
         ("task.modulo=5", "reward, name"),
         ("placement.nodes=2", "costs, hang_after_s, kind"),
     ],

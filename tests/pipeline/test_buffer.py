@@ -150,8 +150,11 @@ def test_a_restored_buffer_gives_batches_taken_before_again_and_keeps_slots_and_
         after.restore(before.state())
         assert after.state() == before.state()
         assert (after.num_free, after.num_used, after.num_in_generation, after.num_waiting) == (0, 1, 2, 2)
-        assert not after.may_take(1)  # the batch that is given again was chosen before
-        assert [taken(after, 1), taken(after, 1)] == [[2], None]
+        again = after.take_again()
+        assert again is not None
+        assert [group.index for group in again] == [2]
+        assert after.take_again() is None
+        assert taken(after, 1) is None
         after.retire()
         after.free()
         assert after.num_free == 2

@@ -8,21 +8,55 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from tether.engines.busy import Busy
-from tether.engines.decoding import RowBatch
 from tether.errors import DataError
 from tether.ports import Clock, GenerationRequest
 from tether.records import Completion
 
-_LEAST_SHARE = 1 / 4
-"""Of the rows: fewer free ones are not filled while more wait than would fit. Whoever joins costs a pass of their own
-and a copy of the cache: 64 rows of mixed limits took 0.85 of the processor time that they took with every free row
-filled at once. Nobody starves, for rows have limits."""
+
+@runtime_checkable
+class Row(Protocol):
+    """A completion in the making."""
+
+    request: GenerationRequest
+    has_left: bool
+    """Whether nobody waits for it any more."""
+
+    def completion(self) -> Completion:
+        """The tokens so far."""
+        ...
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """Completions decoded together, in blocks of tokens."""
+
+    @property
+    def drafts(self) -> Sequence[Row]:
+        """Those that have not ended."""
+        ...
+
+    def join(self, requests: Sequence[GenerationRequest]) -> None:
+        """Let these be decoded from the next block on."""
+        ...
+
+    def recompute(self) -> None:
+        """Compute the caches of all rows anew in the next block."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        ...
+
+    def advance(self, version: int, most: int) -> tuple[int, Sequence[Row]]:
+        """Draw up to ``most`` tokens a row with the weights as they are, which have this version; how many forward
+        passes it took one after the other, and who ended."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +67,9 @@ class Pace:
     """Most completions decoded together."""
     yield_every: int
     """Tokens of a block."""
+    least_share: float
+    """Of the rows: fewer free ones are not filled while more wait than would fit. Nobody starves, for rows have
+    limits."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +84,7 @@ class _Caller:
 class Stream:
     """What is under way of an engine: who asked, who waits for a row, and the rows."""
 
-    def __init__(self, batch: RowBatch, pace: Pace, *, clock: Clock, version: Callable[[], int], busy: Busy) -> None:
+    def __init__(self, batch: Rows, pace: Pace, *, clock: Clock, version: Callable[[], int], busy: Busy) -> None:
         self._batch, self._pace, self._clock, self._version, self._busy = batch, pace, clock, version, busy
         self._asked: dict[str, _Caller] = {}
         """Callers, in the order in which they asked."""
@@ -125,23 +162,21 @@ class Stream:
             await drain
 
     def state(self) -> dict[str, Any]:
-        """Everything there is, as plain values, records and host tensors."""
+        """Everything there is but the rows, as plain values and records."""
         return {
             "asked": [replace(caller.request, so_far=None) for caller in self._asked.values()],
             "waiting": list(self._waiting.values()),
             "ended": dict(self._ended),
             "until_s": self._until_s,
-            "batch": self._batch.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become the stream that was saved; it goes on once all callers have asked again."""
+        """Become the stream that was saved, after the rows; it goes on once all callers have asked again."""
         self._asked = {request.id: _Caller(request, None) for request in state["asked"]}
         self._num_missing = len(self._asked)
         self._waiting = {request.id: request for request in state["waiting"]}
         self._ended = dict(state["ended"])
         self._until_s = state["until_s"]
-        self._batch.restore(state["batch"])
 
     def _wake(self) -> None:
         """Begin to decode if there is anything to, unless that goes on or somebody has not asked again."""
@@ -182,7 +217,7 @@ class Stream:
     def _advance(self) -> bool:
         """Let who waits join, and decode a block; whether there was one."""
         free = self._pace.max_rows - len(self._batch.drafts)
-        if not self._holds and (free >= len(self._waiting) or free >= _LEAST_SHARE * self._pace.max_rows):
+        if not self._holds and (free >= len(self._waiting) or free >= self._pace.least_share * self._pace.max_rows):
             joining = list(self._waiting)[:free]
             self._batch.join([self._waiting.pop(name) for name in joining])
         if not self._batch.drafts:

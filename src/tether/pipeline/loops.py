@@ -186,7 +186,7 @@ class Loops:
         """Consumes steps. Waits for a step, and before a publication for generation to settle where the regime says
         so. Unblocks feed."""
         clock, timeline = self.rolling.clock, self.rolling.timeline
-        await clock.quiet()  # the others stand where they stood: a run that goes on is as one that never stopped
+        await clock.quiet(last=True)  # the others stand where they stood, as if it had never stopped
         for number in range(self.done + 1, self.steps + 1):
             with timeline.waiting("data"):
                 step = await self._patiently("a batch", self.packed.get)
@@ -205,7 +205,7 @@ class Loops:
             await after_step(number, step, report, self._standing(updates))
             if self.schedule.publishes_after(number):
                 await self._publish()
-            await clock.quiet()
+            await clock.quiet(last=True)
             await between(number)
 
     async def _acquire(self) -> None:

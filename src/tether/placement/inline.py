@@ -163,11 +163,11 @@ class InlineClock:
         finally:
             timer.cancel()
 
-    async def quiet(self) -> None:
+    async def quiet(self, *, last: bool = False) -> None:
         """Wait until nobody can go on without time passing."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        await loop.idle()
+        await loop.idle(last=last)
 
     @contextmanager
     def free(self) -> Iterator[None]:
@@ -198,7 +198,7 @@ class FreeClock:
         """Let others run."""
         await asyncio.sleep(0)
 
-    async def quiet(self) -> None:
+    async def quiet(self, *, last: bool = False) -> None:
         """Let others run."""
         await asyncio.sleep(0)
 

@@ -43,7 +43,7 @@ class RealClock:
         """Sleep until a moment; let others run at least once."""
         await asyncio.sleep(max(0.0, moment_s - asyncio.get_running_loop().time()))
 
-    async def quiet(self) -> None:
+    async def quiet(self, *, last: bool = False) -> None:
         """Let others run."""
         await asyncio.sleep(0)
 

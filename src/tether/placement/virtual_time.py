@@ -39,7 +39,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, watchdog: Watchdog | None = None, start_s: float = 0.0) -> None:
         self._virtual_now = start_s
         self._num_timers = 0
-        self._idlers: list[asyncio.Future[None]] = []
+        self._idlers: dict[bool, list[asyncio.Future[None]]] = {False: [], True: []}
         self.main: Coroutine[Any, Any, Any] | None = None
         """What is cancelled, with the verdict as the reason, when nobody can go on."""
         self.stall = ""
@@ -76,15 +76,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         # asyncio calls a timer due if it is before now + resolution; far into a run that sum must not be now itself
         self._clock_resolution = max(self._clock_resolution, 2 * math.ulp(self._virtual_now))
 
-    def idle(self) -> asyncio.Future[None]:
-        """Done when every task waits for another or for time to pass."""
+    def idle(self, *, last: bool = False) -> asyncio.Future[None]:
+        """Done when every task waits for another or for time to pass; ``last``: when none waits for this either."""
         idler = self.create_future()
-        self._idlers.append(idler)
+        self._idlers[last].append(idler)
         return idler
 
     def wake_idlers(self) -> bool:
         """Wake who waits for nobody to be able to go on; whether there was anyone."""
-        idlers, self._idlers = self._idlers, []
+        last = not self._idlers[False]
+        idlers, self._idlers[last] = self._idlers[last], []
         for idler in idlers:
             arrive(idler)
         return bool(idlers)

@@ -1,0 +1,203 @@
+"""vLLM's engine, opened in this process, and the few things that are asked of it. All that it keeps to itself is
+touched here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tether.engines.vllm.kept import KeptWatch, ids_of
+from tether.engines.vllm.packing import packed_anew
+from tether.engines.vllm.undisturbed import undisturbed
+from tether.errors import ConfigError, ModelError
+from tether.models.loading import LoadedModel
+from tether.records import Ints
+
+if TYPE_CHECKING:
+    from tether.engines.vllm.options import Vllm
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+"""What vLLM reads: its engine in this process; threads left to the system, for pinned ones spin on cores that others
+need; nobody told; only errors in the log. All but the first may be set by whoever starts the run."""
+
+
+class Made(NamedTuple):
+    """What one step made of one request."""
+
+    id: int
+    """The sampled token."""
+    logp: float
+    top_ids: Sequence[int]
+    """Most probable ids, as many as were asked for by anybody in the step."""
+    top_logp: Sequence[float]
+    kept: Ints | None
+    """What it was sampled among, where that is watched."""
+    has_stopped: bool
+    """Whether it is an id that ends a completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step did."""
+
+    made: Mapping[str, Made]
+    """By request; not of those whose prompt is not read to its end."""
+    read: Mapping[str, tuple[int, int]]
+    """By request, the first position that was computed and the one after the last: of prompts, chunk by chunk."""
+
+
+def open_core(skeleton: LoadedModel, options: Vllm, device: str) -> Core:
+    """Start vLLM with a model's own weights. Random numbers of this process are left as they were."""
+    for name, value in ENVIRONMENT.items():
+        os.environ[name] = value if name.endswith("MULTIPROCESSING") else os.environ.get(name, value)
+    try:
+        from vllm.platforms import current_platform
+    except ImportError as error:
+        raise ConfigError(
+            "engine 'vllm' needs the package vllm, which is not installed; pip install 'tether-rl[vllm]' where there "
+            "is a GPU, or make engines, which builds an environment with the build for processors"
+        ) from error
+    kind = torch.device(device).type
+    if current_platform.device_type != kind:
+        raise ConfigError(
+            f"this build of vLLM runs on {current_platform.device_type!r}, the engine was to run on {kind!r}; install "
+            "the build for that device, or give the engine another device"
+        )
+    if current_platform.is_cpu():
+        # It compiles the counting of a token's rank, which nobody reads, with a C++ compiler: 20 seconds.
+        type(current_platform).simple_compile_backend = "eager"
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    arguments = EngineArgs(
+        model=skeleton.source,
+        dtype=options.dtype,  # type: ignore[arg-type, unused-ignore]
+        max_model_len=options.context or skeleton.context,
+        max_num_seqs=options.max_rows,
+        max_num_batched_tokens=max(8192, options.max_rows),
+        kv_cache_memory_bytes=int(options.kv_cache_gib * 2**30),
+        enable_prefix_caching=options.prefix_cache,
+        enforce_eager=options.eager,
+        distributed_executor_backend="uni",
+        async_scheduling=False,
+        generation_config="vllm",
+        logprobs_mode="processed_logprobs",
+        max_logprobs=-1,
+        skip_tokenizer_init=True,
+        disable_log_stats=True,
+        use_tqdm_on_load=False,
+        seed=0,
+        return_sampling_mask=not options.truncation.is_none and not current_platform.is_cpu(),
+    )
+    with undisturbed():
+        return Core(LLMEngine.from_engine_args(arguments), skeleton.eos_ids)
+
+
+class Core:
+    """A running ``LLMEngine`` whose requests are token ids, and whose answers are read before vLLM words them.
+
+    Args:
+        engine: in this process, synchronous.
+        eos_ids: any of these ends a completion.
+    """
+
+    def __init__(self, engine: Any, eos_ids: Sequence[int]) -> None:
+        self._engine, self._eos_ids = engine, list(eos_ids)
+        self._client = engine.engine_core
+        self._scheduler = self._client.engine_core.scheduler
+        self._runner = engine.model_executor.driver_worker.model_runner
+        self._is_on_cpu = self._runner.device.type == "cpu"
+        self._watch = KeptWatch(self._runner)
+        self._scheduled: Any = None
+        self._schedule = self._scheduler.schedule
+        self._scheduler.schedule = self._schedule_and_tell
+
+    def add(self, name: str, ids: Sequence[int], sampling: Mapping[str, Any], salt: str) -> None:
+        """Let a request join the next step; what it has in common with others of its ``salt`` is computed once."""
+        from vllm.inputs.engine import tokens_input
+        from vllm.sampling_params import SamplingParams
+
+        params = SamplingParams(**sampling, stop_token_ids=self._eos_ids, detokenize=False)
+        request = self._engine.input_processor.process_inputs(
+            name,
+            tokens_input(list(ids), cache_salt=salt),
+            params,
+            supported_tasks=self._engine.get_supported_tasks(),
+        )
+        self._client.add_request(request)
+
+    def abort(self, names: Sequence[str]) -> None:
+        """Forget requests."""
+        self._client.abort_requests(list(names))
+
+    def step(self, *, watch_kept: bool = False) -> Step:
+        """One token a row."""
+        with undisturbed(), self._watch.on(watch_kept):
+            outputs = self._client.get_output().outputs
+        made = {}
+        for out in outputs:
+            if not out.new_token_ids:
+                continue
+            (token,) = out.new_token_ids
+            ids, logp = out.new_logprobs.logprob_token_ids[0], out.new_logprobs.logprobs[0]
+            if int(ids[0]) != token:
+                raise ModelError(
+                    f"the log-prob of a token must be that token's; vLLM sampled {token} of request "
+                    f"{out.request_id!r} and reports id {int(ids[0])}: use a version of vLLM that was tested"
+                )
+            kept = None
+            if watch_kept:
+                kept = self._watch.of(out.request_id) if out.new_sampling_mask is None else ids_of(out)
+            made[out.request_id] = Made(token, float(logp[0]), ids[1:], logp[1:], kept, token in self._eos_ids)
+        return Step(made, self._read())
+
+    def reload(self, weights: Iterator[tuple[str, Tensor]]) -> None:
+        """Replace all weights in place, under their names in files; vLLM lays them out anew."""
+        with undisturbed(), packed_anew(self._runner.get_model()) if self._is_on_cpu else nullcontext():
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+
+    def label(self, version: int) -> None:
+        """Tell vLLM what its weights are called."""
+        self._engine.set_weight_version(str(version))
+
+    def forget_cache(self) -> None:
+        """Let no later request find what was computed so far; where rows are under way, theirs is computed anew."""
+        if not self._engine.reset_prefix_cache(reset_running_requests=True):
+            raise ModelError("vLLM could not reset its prefix cache; open the engine anew")
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Steps inside are of requests that are added inside; all others keep their cache and wait."""
+        from vllm.v1.core.sched.request_queue import create_request_queue
+
+        scheduler = self._scheduler
+        aside = scheduler.running, scheduler.waiting
+        scheduler.running, scheduler.waiting = [], create_request_queue(scheduler.policy)
+        try:
+            yield
+        finally:
+            scheduler.running, scheduler.waiting = aside
+
+    def _schedule_and_tell(self, *args: Any, **options: Any) -> Any:
+        self._scheduled = self._schedule(*args, **options)
+        return self._scheduled
+
+    def _read(self) -> dict[str, tuple[int, int]]:
+        scheduled, self._scheduled = self._scheduled, None
+        if scheduled is None:
+            return {}
+        again = scheduled.scheduled_cached_reqs
+        starts = {r.req_id: r.num_computed_tokens for r in scheduled.scheduled_new_reqs}
+        starts |= dict(zip(again.req_ids, again.num_computed_tokens, strict=True))
+        return {name: (starts[name], starts[name] + count) for name, count in scheduled.num_scheduled_tokens.items()}

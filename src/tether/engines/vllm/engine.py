@@ -1,0 +1,185 @@
+"""The engine: who waits is the stream's, what is decoded vLLM's, and weights change between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tether.engines.busy import Busy
+from tether.engines.requests import Servable
+from tether.engines.sequence import check_follows, is_same
+from tether.engines.stream import Pace, Stream
+from tether.engines.vllm.core import Core
+from tether.engines.vllm.options import LEAST_TEMPERATURE, Vllm
+from tether.engines.vllm.rows import VllmRows
+from tether.engines.vllm.weights import Filed
+from tether.errors import DataError, ModelError, ResumeError
+from tether.models.fingerprint import fingerprint
+from tether.models.loading import LoadedModel
+from tether.ports import Clock, EngineCapabilities, GenerationRequest, InFlight, Publication, WeightStore
+from tether.records import Completion
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class VllmEngine:
+    """A ``RolloutEngine`` around a vLLM that runs in this process.
+
+    Args:
+        core: vLLM, with the model's own weights.
+        skeleton: the same model without memory: names, shapes, ids that end a completion.
+        options: the table.
+        store: where versions come from.
+        clock: one step is one ``generate_token``, whatever is read in it.
+    """
+
+    def __init__(self, core: Core, skeleton: LoadedModel, options: Vllm, *, store: WeightStore, clock: Clock) -> None:
+        self._core, self._options, self._store = core, options, store
+        self._filed = Filed(skeleton)
+        self._held: Publication | None = None
+        self._lost = ""
+        """Why it holds no whole version any more."""
+        self._busy = Busy()
+        self._servable = Servable(
+            vocabulary=int(skeleton.model.get_input_embeddings().num_embeddings),
+            context=options.context or skeleton.context,
+            eos_ids=tuple(skeleton.eos_ids),
+            routing=None,
+        )
+        self._stream = Stream(
+            VllmRows(core, self._salt),
+            Pace(max_rows=options.max_rows, yield_every=1, least_share=0.0),
+            clock=clock,
+            version=lambda: self.version,
+            busy=self._busy,
+        )
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """Those of its kind."""
+        return self._options.capabilities
+
+    @property
+    def version(self) -> int:
+        """Version of the weights it holds; -1 before the first load."""
+        return -1 if self._held is None else self._held.version
+
+    @property
+    def busy_s(self) -> float:
+        """Real seconds of steps and loads so far."""
+        return self._busy.seconds
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Sample one completion together with all others that are under way; it joins them between two steps."""
+        self._check(request)
+        return await self._stream.ask(request)
+
+    async def answer(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """Sample one completion a request, in the order asked, at once: no time passes and nobody else runs.
+
+        What is under way keeps its cache and is not scheduled meanwhile.
+        """
+        for request in requests:
+            self._check(request)
+        answers: list[Completion] = []
+        with self._busy:
+            for start in range(0, len(requests), self._options.max_rows):
+                answers += self._answer(requests[start : start + self._options.max_rows], start)
+        return answers
+
+    async def load(self, publication: Publication, in_flight: InFlight = "finish") -> str:
+        """Have vLLM replace its weights in place; return the fingerprint of what was received.
+
+        They are fetched, hashed and compared with the model before the first is touched. Should vLLM then fail, the
+        engine holds no whole version: it says so, and does nothing any more.
+        """
+        self._check_whole()
+        check_follows(self._held, publication)
+        if self._held is None or is_same(self._held, publication):
+            return self._take(publication)
+        if in_flight == "finish":
+            with self._stream.held():
+                await self._stream.drained()
+                return self._take(publication)
+        arrived = self._take(publication)
+        if in_flight == "recompute":
+            self._stream.recompute()
+        elif in_flight == "restart":
+            self._stream.interrupt()
+        return arrived
+
+    async def progress(self) -> Mapping[str, Completion]:
+        """Tokens so far of all that is under way; one that has ended and is not due yet is whole."""
+        return self._stream.progress()
+
+    def in_flight(self) -> None:
+        """Nothing: caches and generators of rows are vLLM's own, and ``progress`` tells what can be saved."""
+        return None
+
+    def restore(self, flight: Mapping[str, Any]) -> None:
+        """Refused: this engine tells no flight."""
+        raise ResumeError(
+            "generations under way that another engine saved cannot be gone on with by engine 'vllm'; resume with the "
+            "engine.kind of the run"
+        )
+
+    def _check(self, request: GenerationRequest) -> None:
+        self._check_whole()
+        self._servable.check(request)
+        if 0 < request.temperature < LEAST_TEMPERATURE:
+            raise DataError(
+                f"vLLM samples at temperature {LEAST_TEMPERATURE} where a lower one is asked for; request "
+                f"{request.id!r} has {request.temperature}: ask for 0 (greedy) or at least {LEAST_TEMPERATURE}"
+            )
+
+    def _check_whole(self) -> None:
+        if self._lost:
+            raise ModelError(f"this engine holds no whole version: {self._lost}; open the engine anew")
+
+    def _salt(self) -> str:
+        """Who joins now finds in the prefix cache what this publication computed, and nothing else."""
+        return "none" if self._held is None else f"{self._held.number} {self._held.fingerprint}"
+
+    def _answer(self, requests: Sequence[GenerationRequest], first: int) -> list[Completion]:
+        rows = VllmRows(self._core, self._salt, name=lambda name: f"apart {name}")
+        numbered = [_renamed(request, f"{first + i}") for i, request in enumerate(requests)]
+        with self._core.apart():
+            try:
+                rows.join(numbered)
+                done = dict[str, Completion]()
+                while len(done) < len(numbered):
+                    _, ended = rows.advance(self.version, 1)
+                    done |= {draft.request.id: draft.completion() for draft in ended}
+            finally:
+                rows.clear()
+        return [done[request.id] for request in numbered]
+
+    def _take(self, publication: Publication) -> str:
+        check_follows(self._held, publication)
+        with self._busy:
+            received = self._store.fetch(publication)
+            arrived = fingerprint(received)
+            if arrived != publication.fingerprint:
+                raise ModelError(
+                    f"received weights must be those of the publication; version {publication.version} was announced "
+                    f"as {publication.fingerprint} and arrived as {arrived}: the engine keeps version {self.version}"
+                )
+            self._filed.check(received)
+            self._replace(publication, received)
+        self._held = publication
+        return arrived
+
+    def _replace(self, publication: Publication, received: Mapping[str, Tensor]) -> None:
+        try:
+            self._core.reload(self._filed(received))
+            self._core.label(publication.version)
+        except Exception as error:
+            self._lost = f"vLLM failed while it took version {publication.version} ({type(error).__name__}: {error})"
+            raise ModelError(f"{self._lost}; this engine is lost, open it anew") from error
+
+
+def _renamed(request: GenerationRequest, name: str) -> GenerationRequest:
+    """The same under a name of its own: what is asked together may have one name several times."""
+    return replace(request, id=name)

@@ -1,0 +1,85 @@
+"""The ``[engine]`` table of kind ``vllm``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tether.engines.options import SamplingOptions
+from tether.errors import ConfigError
+from tether.models.lora import Lora
+from tether.ports import Clock, EngineCapabilities, WeightStore
+from tether.registry import ENGINES
+
+if TYPE_CHECKING:
+    from tether.engines.vllm.engine import VllmEngine
+
+LEAST_TEMPERATURE = 0.01
+"""Below it vLLM samples at this temperature and says so in a log alone."""
+
+
+@ENGINES.register("vllm")
+@dataclass(frozen=True, kw_only=True)
+class Vllm(SamplingOptions):
+    """vLLM (https://docs.vllm.ai), in this process: paged attention, continuous batching, its own kernels.
+
+    Its loop is driven from outside, one step a token, so that the boundary between two versions is exact. Weights are
+    reloaded in place, through vLLM's own loader, between two steps. Prompts are hit in the prefix cache only where the
+    same publication computed them. With ``dtype = "float32"`` it agrees with the trainer's model to 1e-4 nats.
+
+    >>> Vllm(max_tokens=16).kv_cache_gib
+    1.0
+    >>> Vllm(temperature=0.001)
+    Traceback (most recent call last):
+    tether.errors.ConfigError: engine.temperature must be 0 (greedy) or at least 0.01 for vLLM, which samples at 0.01 \
+below that; got 0.001
+    """
+
+    kv_cache_gib: float = 1.0
+    """Memory of the key-value cache, in GiB. Where it is full vLLM sends rows back and computes them anew."""
+    context: int = 0
+    """Most tokens of prompt and completion together; 0: the model's own limit. The cache must hold one such row."""
+    prefix_cache: bool = True
+    """Whether what several prompts begin with is computed once."""
+    eager: bool = True
+    """Whether the model runs as it is written; false: compiled and with CUDA graphs, which takes long to start."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if 0 < self.temperature < LEAST_TEMPERATURE:
+            raise ConfigError(
+                f"engine.temperature must be 0 (greedy) or at least {LEAST_TEMPERATURE} for vLLM, which samples at "
+                f"{LEAST_TEMPERATURE} below that; got {self.temperature}"
+            )
+        if not 0 < self.kv_cache_gib <= 10**5:
+            raise ConfigError(f"engine.kv_cache_gib must be more than 0 and at most {10**5}; got {self.kv_cache_gib}")
+        if not 0 <= self.context <= 10**8:
+            raise ConfigError(f"engine.context must be 0 (the model's own) or at most {10**8}; got {self.context}")
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """All but entropy and routes."""
+        return EngineCapabilities(
+            logp="processed",
+            token_versions=True,
+            alternatives=True,
+            truncation=True,
+            kept=True,
+            in_flight=("finish", "keep", "recompute", "restart"),
+            seeded=True,
+            virtual_time=True,
+            cpu=True,
+        )
+
+    def open(
+        self, source: str, *, store: WeightStore, clock: Clock, device: str, lora: Lora | None = None
+    ) -> VllmEngine:
+        """Start vLLM with the model of ``source``; its weights have version -1 until the first ``load``."""
+        from tether.engines.vllm.core import open_core
+        from tether.engines.vllm.engine import VllmEngine
+        from tether.models.loading import load_skeleton
+
+        if lora is not None:
+            raise ConfigError("engine 'vllm' takes no adapter yet; set model.lora_rank = 0, or engine.kind = 'torch'")
+        skeleton = load_skeleton(source, dtype=self.dtype)
+        return VllmEngine(open_core(skeleton, self, device), skeleton, self, store=store, clock=clock)
