@@ -14,7 +14,7 @@ MODEL: Final = "tiny-moe"
 
 
 def look(here: Surroundings) -> Iterator[Finding]:
-    """Every registered engine, opened with the smallest embedded model."""
+    """Every registered engine, opened with the smallest embedded model if it lives in a process of ours."""
     registry = here.load("tether.registry").ENGINES
     for name in registry.names():
         yield _engine(here, name, registry)
@@ -25,7 +25,9 @@ def _engine(here: Surroundings, name: str, registry: Any) -> Finding:
         options = registry.build(name)
         store = here.load("tether.weights.memory").MemoryStore(options.dtype)
         clock = here.load("tether.placement.inline").FreeClock()
-        can = options.open(MODEL, store=store, clock=clock, device="cpu").capabilities
+        can = options.capabilities
+        if is_here := can.virtual_time:
+            can = options.open(MODEL, store=store, clock=clock, device="cpu").capabilities
     except ImportError as error:
         way_out = f"pip install '{DISTRIBUTION}[{name}]'"
         return Finding(section=SECTION, name=name, status="warn", value=reason_of(error), way_out=way_out)
@@ -42,4 +44,6 @@ def _engine(here: Surroundings, name: str, registry: Any) -> Finding:
         if is_on
     ]
     value = f"reports {can.logp} log-probs, and with each token {', '.join(extras) or 'nothing else'}"
+    if not is_here:
+        value += " (it lives in a server, and was not asked)"
     return Finding(section=SECTION, name=name, status="ok", value=value)
