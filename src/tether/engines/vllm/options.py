@@ -58,11 +58,12 @@ below that; got 0.001
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """All but entropy and routes."""
+        """All but entropy."""
         return EngineCapabilities(
             logp="processed",
             token_versions=True,
             alternatives=True,
+            routing=True,
             truncation=True,
             kept=True,
             in_flight=("finish", "keep", "recompute", "restart"),
