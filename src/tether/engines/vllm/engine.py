@@ -46,7 +46,7 @@ class VllmEngine:
             vocabulary=int(skeleton.model.get_input_embeddings().num_embeddings),
             context=options.context or skeleton.context,
             eos_ids=tuple(skeleton.eos_ids),
-            routing=None,
+            routing=core.routing,
         )
         self._stream = Stream(
             VllmRows(core, self._salt),
@@ -58,8 +58,8 @@ class VllmEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """Those of its kind."""
-        return self._options.capabilities
+        """Those of its kind, routes if vLLM's model has routers that can be listened to."""
+        return replace(self._options.capabilities, routing=self._core.routing is not None)
 
     @property
     def version(self) -> int:

@@ -65,11 +65,12 @@ class Vllm(SamplingOptions):
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """All but entropy and routes."""
+        """All but entropy."""
         return EngineCapabilities(
             logp="processed",
             token_versions=True,
             alternatives=True,
+            routing=True,
             truncation=True,
             kept=True,
             in_flight=("finish", "keep", "recompute", "restart"),
