@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import json
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -92,9 +91,8 @@ def generate(model: str, dtype: str) -> Made:
 
 def vllm(model: str, dtype: str) -> Made:
     """vLLM as it is, in this process."""
-    from vllm import LLM, SamplingParams
-
     from tether.models.loading import resolve_source
+    from vllm import LLM, SamplingParams
 
     source = resolve_source(model)
     vocabulary = int(json.loads((Path(source) / "config.json").read_text())["vocab_size"])
@@ -152,8 +150,10 @@ def measured(engine: str, models: Sequence[str], dtype: str, rounds: int) -> dic
 
 def tell(model: str, costs: dict[str, dict[tuple[str, int], Cost]]) -> None:
     """A table of one model, and how the embedded engine stands against the others."""
-    print(f"\n{Path(model).name}: {PROMPT} prompt tokens, {NEW} new ones; tokens/s, and tokens a CPU second in brackets")
-    print("rows " + "".join(f"{engine:>18s}" for engine in costs) + "   time of embedded / " + ", / ".join([*costs][1:]))
+    print(
+        f"\n{Path(model).name}: {PROMPT} prompt tokens, {NEW} new ones; tokens/s, and tokens a CPU second in brackets"
+    )
+    print("rows " + "".join(f"{engine:>18s}" for engine in costs) + "   embedded takes, of " + ", ".join([*costs][1:]))
     for rows in ROWS:
         own = costs["embedded"][model, rows]
         speeds = [rows * NEW / seconds for found in costs.values() for seconds in found[model, rows]]
