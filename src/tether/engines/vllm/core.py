@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tether.engines.vllm.experts import plain_experts
 from tether.engines.vllm.kept import KeptWatch, ids_of
 from tether.engines.vllm.packing import packed_anew
 from tether.engines.vllm.routes import Read, Routed, has_experts, routes_of
@@ -35,6 +37,10 @@ ENVIRONMENT = {
 }
 """What vLLM reads: its engine in this process; threads left to the system, for pinned ones spin on cores that others
 need; nobody told; only errors in the log. All but the first may be set by whoever starts the run."""
+
+
+ADAPTER = 1
+"""What vLLM calls the adapter."""
 
 
 class Made(NamedTuple):
@@ -64,8 +70,9 @@ class Step:
     """By request, the experts of what was read, where they are watched."""
 
 
-def open_core(skeleton: LoadedModel, options: Vllm, device: str) -> Core:
-    """Start vLLM with a model's own weights. Random numbers of this process are left as they were."""
+def open_core(skeleton: LoadedModel, options: Vllm, device: str, adapter: Mapping[str, Any] | None = None) -> Core:
+    """Start vLLM with a model's own weights, for an adapter if there is to be one. Random numbers of
+    this process are left as they were."""
     for name, value in ENVIRONMENT.items():
         os.environ[name] = value if name.endswith("MULTIPROCESSING") else os.environ.get(name, value)
     try:
@@ -112,8 +119,9 @@ def open_core(skeleton: LoadedModel, options: Vllm, device: str) -> Core:
         weight_transfer_config=None if options.transfer == "reload" else WeightTransferConfig(backend=options.transfer),
         enable_return_routed_experts=has_experts(skeleton.model.config) and not current_platform.is_cpu(),
         return_sampling_mask=not options.truncation.is_none and not current_platform.is_cpu(),
+        **(adapter or {}),
     )
-    with undisturbed():
+    with undisturbed(), plain_experts() if current_platform.is_cpu() else nullcontext():
         return Core(LLMEngine.from_engine_args(arguments), skeleton.eos_ids, options.transfer)
 
 
@@ -135,6 +143,7 @@ class Core:
         self._watch = KeptWatch(self._runner)
         self._transfer = open_transfer(transfer, lambda method, *args: engine.collective_rpc(method, args=args))
         self._routes = routes_of(self._runner, is_on_cpu=self._is_on_cpu)
+        self._adapter: Any = None
         self._scheduled: Any = None
         self._schedule = self._scheduler.schedule
         self._scheduler.schedule = self._schedule_and_tell
@@ -155,6 +164,7 @@ class Core:
             name,
             tokens_input(list(ids), cache_salt=salt),
             params,
+            lora_request=self._adapter,
             supported_tasks=self._engine.get_supported_tasks(),
         )
         self._client.add_request(request)
@@ -194,6 +204,19 @@ class Core:
                 self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
             else:
                 self._transfer.send(dict(weights))
+
+    def replace_adapter(self, folder: Path) -> None:
+        """Have rows go through the adapter in a peft folder from the next step on, those under way too.
+
+        It is one adapter to vLLM, loaded in place, so that a row never asks for one that is gone.
+        """
+        from vllm.lora.request import LoRARequest
+
+        known = {"lora_name": "tether", "lora_int_id": ADAPTER, "lora_path": str(folder)}
+        self._engine.add_lora(LoRARequest(**known, load_inplace=True))
+        if (held := self._engine.list_loras()) != {ADAPTER}:
+            raise ModelError(f"vLLM must hold the adapter that it was given and no other; it lists {sorted(held)}")
+        self._adapter = LoRARequest(**known)
 
     def label(self, version: int) -> None:
         """Tell vLLM what its weights are called."""
