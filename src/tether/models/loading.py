@@ -154,7 +154,7 @@ def load_skeleton(source: str, *, dtype: str = "float32") -> LoadedModel:
     place = resolve_source(source)
     config = _read(place, AutoConfig.from_pretrained, trust_remote_code=False)
     with torch.device("meta"):
-        model = _read(config, AutoModelForCausalLM.from_config, dtype=DTYPES[dtype], trust_remote_code=False)
+        model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype], trust_remote_code=False)
     with contextlib.suppress(OSError):  # a model may have no such file, and then the configuration's ids count
         model.generation_config = GenerationConfig.from_pretrained(place)
     return together(model.eval(), tokenizer, source=place, context=_context(model, tokenizer))

@@ -186,9 +186,7 @@ class Loops:
         """Consumes steps. Waits for a step, and before a publication for generation to settle where the regime says
         so. Unblocks feed."""
         clock, timeline = self.rolling.clock, self.rolling.timeline
-        await clock.quiet(
-            last=True
-        )  # the others stand where they stood, as if it had never stopped
+        await clock.quiet(last=True)  # the others stand where they stood, as if it had never stopped
         for number in range(self.done + 1, self.steps + 1):
             with timeline.waiting("data"):
                 step = await self._patiently("a batch", self.packed.get)

@@ -9,7 +9,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tether.engines.vllm.kept import KeptWatch, ids_of
@@ -38,9 +40,9 @@ class Made(NamedTuple):
     id: int
     """The sampled token."""
     logp: float
-    top_ids: Sequence[int]
+    top_ids: NDArray[np.integer[Any]]
     """Most probable ids, as many as were asked for by anybody in the step."""
-    top_logp: Sequence[float]
+    top_logp: NDArray[np.floating[Any]]
     kept: Ints | None
     """What it was sampled among, where that is watched."""
     has_stopped: bool
@@ -128,7 +130,8 @@ class Core:
         from vllm.inputs.engine import tokens_input
         from vllm.sampling_params import SamplingParams
 
-        params = SamplingParams(**sampling, stop_token_ids=self._eos_ids, detokenize=False)
+        # The ids are told; what vLLM reads in the model's configuration would be added to them.
+        params = SamplingParams(**sampling, stop_token_ids=self._eos_ids, ignore_eos=True, detokenize=False)
         request = self._engine.input_processor.process_inputs(
             name,
             tokens_input(list(ids), cache_salt=salt),
@@ -159,7 +162,7 @@ class Core:
             kept = None
             if watch_kept:
                 kept = self._watch.of(out.request_id) if out.new_sampling_mask is None else ids_of(out)
-            made[out.request_id] = Made(token, float(logp[0]), ids[1:], logp[1:], kept, token in self._eos_ids)
+            made[out.request_id] = Made(token, float(logp[0]), ids[1:], logp[1:], kept, self._has_stopped(out))
         return Step(made, self._read())
 
     def reload(self, weights: Iterator[tuple[str, Tensor]]) -> None:
@@ -188,6 +191,12 @@ class Core:
             yield
         finally:
             scheduler.running, scheduler.waiting = aside
+
+    def _has_stopped(self, out: Any) -> bool:
+        reason = None if out.finish_reason is None else str(out.finish_reason)
+        if reason not in (None, "stop", "length"):
+            raise ModelError(f"a request ends by itself; vLLM ended {out.request_id!r} with {reason!r}: see its log")
+        return reason == "stop"
 
     def _schedule_and_tell(self, *args: Any, **options: Any) -> Any:
         self._scheduled = self._schedule(*args, **options)

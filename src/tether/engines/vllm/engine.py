@@ -11,7 +11,7 @@ from tether.engines.requests import Servable
 from tether.engines.sequence import check_follows, is_same
 from tether.engines.stream import Pace, Stream
 from tether.engines.vllm.core import Core
-from tether.engines.vllm.options import LEAST_TEMPERATURE, Vllm
+from tether.engines.vllm.options import TEMPERATURES, Vllm
 from tether.engines.vllm.rows import VllmRows
 from tether.engines.vllm.weights import Filed
 from tether.errors import DataError, ModelError, ResumeError
@@ -128,10 +128,11 @@ class VllmEngine:
     def _check(self, request: GenerationRequest) -> None:
         self._check_whole()
         self._servable.check(request)
-        if 0 < request.temperature < LEAST_TEMPERATURE:
+        least, most = TEMPERATURES
+        if request.temperature and not least <= request.temperature <= most:
             raise DataError(
-                f"vLLM samples at temperature {LEAST_TEMPERATURE} where a lower one is asked for; request "
-                f"{request.id!r} has {request.temperature}: ask for 0 (greedy) or at least {LEAST_TEMPERATURE}"
+                f"vLLM samples at temperature 0 (greedy) or {least:g} .. {most:g}; request {request.id!r} has "
+                f"{request.temperature}: ask for one of these"
             )
 
     def _check_whole(self) -> None:

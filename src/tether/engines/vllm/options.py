@@ -14,8 +14,8 @@ from tether.registry import ENGINES
 if TYPE_CHECKING:
     from tether.engines.vllm.engine import VllmEngine
 
-LEAST_TEMPERATURE = 0.01
-"""Below it vLLM samples at this temperature and says so in a log alone."""
+TEMPERATURES = (0.01, 2.0)
+"""Below the first vLLM samples at it and says so in a log alone; above the second it refuses to."""
 
 
 @ENGINES.register("vllm")
@@ -31,8 +31,7 @@ class Vllm(SamplingOptions):
     1.0
     >>> Vllm(temperature=0.001)
     Traceback (most recent call last):
-    tether.errors.ConfigError: engine.temperature must be 0 (greedy) or at least 0.01 for vLLM, which samples at 0.01 \
-below that; got 0.001
+    tether.errors.ConfigError: engine.temperature must be 0 (greedy) or lie in 0.01 .. 2 for vLLM; got 0.001
     """
 
     kv_cache_gib: float = 1.0
@@ -46,10 +45,11 @@ below that; got 0.001
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if 0 < self.temperature < LEAST_TEMPERATURE:
+        least, most = TEMPERATURES
+        if self.temperature and not least <= self.temperature <= most:
             raise ConfigError(
-                f"engine.temperature must be 0 (greedy) or at least {LEAST_TEMPERATURE} for vLLM, which samples at "
-                f"{LEAST_TEMPERATURE} below that; got {self.temperature}"
+                f"engine.temperature must be 0 (greedy) or lie in {least:g} .. {most:g} for vLLM; got "
+                f"{self.temperature}"
             )
         if not 0 < self.kv_cache_gib <= 10**5:
             raise ConfigError(f"engine.kv_cache_gib must be more than 0 and at most {10**5}; got {self.kv_cache_gib}")
