@@ -47,7 +47,8 @@ EVIDENCE: Final[Evidence] = {
         "alternatives": f"{TORCH}test_alternatives_are_reported_to_those_who_ask",
         "token_versions": f"{TORCH}test_every_token_carries_the_version_that_made_it",
         "truncation": "tests/engines/test_kept.py::test_frequencies_are_those_of_the_kept_ids_renormalized",
-        "kept": "tests/engines/test_kept.py::test_tokens_come_from_what_is_kept_with_its_log_probs_and_the_entropy_of_all",
+        "kept": "tests/engines/test_kept.py::"
+        "test_tokens_come_from_what_is_kept_with_its_log_probs_and_the_entropy_of_all",
         "routing": "tests/engines/test_routes.py::test_routes_of_prompt_and_completion_are_those_of_a_plain_forward",
         "in_flight/finish": "tests/engines/test_in_flight.py::test_finish_lets_rows_end_and_nobody_join",
         "in_flight/keep": "tests/engines/test_in_flight.py::test_keep_goes_on_under_new_weights_over_old_keys",
@@ -119,7 +120,9 @@ def faults_of(found: Mapping[str, EngineCapabilities], evidence: Evidence) -> It
 def _is_there(proof: str) -> bool:
     file, _, name = proof.partition("::")
     path = ROOT / file
-    return path.is_file() and re.search(rf"^(async )?def {re.escape(name)}\(", path.read_text("utf-8"), re.M) is not None
+    return (
+        path.is_file() and re.search(rf"^(async )?def {re.escape(name)}\(", path.read_text("utf-8"), re.M) is not None
+    )
 
 
 def capabilities(found: Mapping[str, EngineCapabilities]) -> str:

@@ -24,12 +24,10 @@ from tether.journal.merging import merge
 from tether.models.policy import Policy
 from tether.models.sharing import PromptSharing, SharePrompt
 from tether.pipeline.average import WeightAverage
-from tether.pipeline.average import WeightAverage
 from tether.pipeline.measuring import Measuring
 from tether.pipeline.nonfinite import explain
 from tether.pipeline.packing import MicroBatch, Step
 from tether.pipeline.update_metrics import by_rollout, policy_metrics, readings, reuse_metrics
-from tether.proximal.ewma import EWMAProximal
 from tether.proximal.ewma import EWMAProximal
 from tether.records import Metric, Metrics
 
@@ -145,14 +143,11 @@ class Trainer:
         self._total, self._allowed = limits
         self._measuring = Measuring(algorithm)
         self._average: WeightAverage | None = None
-        self._average: WeightAverage | None = None
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self._masters = [p if p.dtype == torch.float32 else p.detach().float() for p in self._parameters]
         self._optimizer = torch.optim.AdamW(
             self._masters, lr=options.lr, betas=options.betas, weight_decay=options.weight_decay
         )
-        if isinstance(algorithm.proximal, EWMAProximal):
-            self._average = WeightAverage(policy, algorithm.proximal, self._named_masters(), temperature)
         if isinstance(algorithm.proximal, EWMAProximal):
             self._average = WeightAverage(policy, algorithm.proximal, self._named_masters(), temperature)
 
@@ -198,7 +193,6 @@ class Trainer:
         step_size = self._measuring.step_size(measured)
         lr = self._update(step_size)
         self._measuring.keep(scopes[-1], measured)
-        followed = {} if self._average is None else self._average.follow(terms, batches)
         followed = {} if self._average is None else self._average.follow(terms, batches)
         metrics = {
             **observed(measured, terms, reach),
@@ -283,10 +277,6 @@ class Trainer:
         names = [name for name, p in self.policy.model.named_parameters() if p.requires_grad]
         return dict(zip(names, self._masters, strict=True))
 
-    def _named_masters(self) -> dict[str, Tensor]:
-        names = [name for name, p in self.policy.model.named_parameters() if p.requires_grad]
-        return dict(zip(names, self._masters, strict=True))
-
     def _tokens(self, micro_batch: MicroBatch) -> TokenBatch:
         """The core's view of a micro-batch, staleness subtracted here and nowhere else."""
         reference = None
@@ -305,7 +295,6 @@ class Trainer:
             staleness=self.updates - micro_batch.version,
             logp_old=micro_batch.logp_old,
             logp_average=self._averaged(micro_batch),
-            logp_average=None if self._average is None else self._average.logp(micro_batch.inputs),
             logp_reference=reference,
             is_cached_older=micro_batch.is_cached_older,
             entropy_behavior=micro_batch.entropy_behavior,
