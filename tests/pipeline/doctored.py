@@ -117,12 +117,22 @@ def swapped(before: Weights, after: Weights) -> Weights:
     return {**after, one: after[other], other: after[one]}
 
 
+def without_adapter(before: Weights, after: Weights) -> Weights:
+    return {name: torch.zeros_like(t) if ".lora_B" in name else t for name, t in after.items()}
+
+
+def scaled_adapter(before: Weights, after: Weights) -> Weights:
+    return {name: 2 * t if ".lora_B" in name else t for name, t in after.items()}
+
+
 def rounded_to(dtype: torch.dtype) -> Callable[[Weights, Weights], Weights]:
     return lambda before, after: {name: tensor.to(dtype).to(tensor.dtype) for name, tensor in after.items()}
 
 
 LOADS: dict[str, Callable[[Weights, Weights], Weights]] = {
     "stale": stale,
+    "without adapter": without_adapter,
+    "scaled adapter": scaled_adapter,
     "first half": first_half,
     "without one": without_one,
     "swapped": swapped,

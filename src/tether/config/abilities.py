@@ -102,7 +102,7 @@ def asks_of(recipe: Recipe) -> Iterator[Ask]:
     if who := asked_inputs(recipe.algorithm).get("entropy_behavior"):
         yield Ask("report the entropy of each token's distribution", who, lambda can: can.entropy)
     for replay in recipe.algorithm.replay:
-        if isinstance(replay, Routing):
+        if isinstance(replay, Routing) and replay.source == "engine":
             yield Ask("report the experts of each token", "algorithm.replay 'routing'", lambda can: can.routing)
         if isinstance(replay, Support):
             yield Ask("report what each token was sampled among", "algorithm.replay 'support'", lambda can: can.kept)

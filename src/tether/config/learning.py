@@ -58,7 +58,7 @@ def learner_of(recipe: Recipe, store: WeightStore, device: str, full_store: Weig
     loaded = _model_of(recipe, device)
     trainer, routing = _trainer(recipe, loaded, device), routing_of(recipe.algorithm)
     support, truncation = support_of(recipe.algorithm), recipe.engine.truncation
-    if routing is not None:
+    if any(isinstance(replay, Routing) for replay in recipe.algorithm.replay):
         trainer.policy.routers  # noqa: B018  # refused now if there are none to overrule
     return LocalLearner(
         trainer=trainer,
@@ -122,7 +122,8 @@ def _scorer(recipe: Recipe, policy: Policy) -> Scorer:
 
 def routing_of(algorithm: Algorithm) -> Routing | None:
     """How the engine's routes are replayed, if they are."""
-    return next((replay for replay in algorithm.replay if isinstance(replay, Routing)), None)
+    routings = (replay for replay in algorithm.replay if isinstance(replay, Routing))
+    return next((routing for routing in routings if routing.source == "engine"), None)
 
 
 def support_of(algorithm: Algorithm) -> Support | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from tether.engines.kept import listed, sets_of
 from tether.engines.sampling import Sampled
 from tether.models.routers import RoutingShape
 from tether.ports import GenerationRequest
-from tether.records import NO_EXPERT, Completion, Finish, Ints
+from tether.records import NO_EXPERT, Completion, Experts, Finish, Ints
 
 
 class Block(NamedTuple):
@@ -64,11 +63,10 @@ class Draft:
         self._top_k_logp: NDArray[np.float32] = np.empty((limit, request.alternatives), np.float32)
         self._kept: list[Ints] = []
         self._num_kept: NDArray[np.int64] = np.zeros(limit, np.int64)
-        self.experts: Tensor | None = None
+        self.experts: Experts | None = None
         """``[P + limit, layers, k]``, where the request asks; ``NO_EXPERT`` where none is known yet."""
         if request.routing and routing is not None:
-            shape = (length + limit, routing.num_layers, routing.k)
-            self.experts = torch.full(shape, NO_EXPERT, dtype=routing.dtype)
+            self.experts = routing.unknown(length + limit)
         if request.so_far is not None:
             self._begin_with(request.so_far)
 
@@ -112,24 +110,27 @@ class Draft:
         """The tokens so far; ``interrupted`` unless it has ended by itself."""
         count, asked = self.count, self.request
         finish: Finish = "stop" if self.has_stopped else "interrupted" if self.num_left else "length"
-        made = Completion(
+        cached, version = self._cached[:count], self._version[:count]
+        return Completion(
             token_ids=self._ids[:count].copy(),
             logp=self._logp[:count].copy(),
             entropy=self._entropy[:count].copy(),
-            version=self._version[:count].copy(),
+            version=version.copy(),
+            cached_version=cached.copy() if (cached != version).any() else None,
             finish=finish,
             top_k_ids=self._top_k_ids[:count].copy() if asked.alternatives else None,
             top_k_logp=self._top_k_logp[:count].copy() if asked.alternatives else None,
             kept=sets_of(self._kept, self._num_kept[:count]) if self.reports_kept else None,
+            experts=self._routes(),
         )
-        if (self._cached[:count] != self._version[:count]).any():
-            made = replace(made, cached_version=self._cached[:count].copy())
+
+    def _routes(self) -> Experts | None:
         if self.experts is None:
-            return made
-        experts = self.experts[: len(asked.prompt_ids) + count].clone()
-        if count:  # a row that ended inside a block ran on, and has read its last token; others have not
+            return None
+        experts = self.experts[: len(self.request.prompt_ids) + self.count].copy()
+        if self.count:  # a row that ended inside a block ran on, and has read its last token; others have not
             experts[-1] = NO_EXPERT
-        return replace(made, experts=experts.numpy())
+        return experts
 
     def _begin_with(self, made: Completion) -> None:
         self.count = count = len(made)
@@ -141,7 +142,7 @@ class Draft:
         if self.reports_kept and made.kept is not None:
             self._kept, self._num_kept[:count] = [made.kept.ids], np.diff(made.kept.starts)
         if self.experts is not None and made.experts is not None:
-            self.experts[: len(made.experts)] = torch.from_numpy(made.experts.astype(np.int16))
+            self.experts[: len(made.experts)] = made.experts
 
 
 def _stacked(steps: Sequence[Tensor | None]) -> NDArray[Any]:

@@ -101,7 +101,7 @@ class Policy:
         if self._routers is None:
             raise ModelError(
                 f"routes are replayed in a mixture of experts whose routers can be overruled; {self.loaded.source!r} "
-                f"cannot: {self.unroutable_because}; take a preset without -r3 (algorithm.replay = [])"
+                f"cannot: {self.unroutable_because}; take a preset without -r3 or -r2 (algorithm.replay = [])"
             )
         return self._routers
 
@@ -126,7 +126,7 @@ class Policy:
         """The experts that its own routers choose; routes that the inputs bring are not replayed."""
         with self.routers.recording() as chosen:
             self._hidden(replace(inputs, experts=None))
-        return torch.stack([passes[0] for passes in chosen], dim=1).view(*inputs.input_ids.shape, len(chosen), -1)
+        return self.routers.joined(chosen, inputs.input_ids.shape)
 
     def _hidden(self, inputs: ModelInputs) -> Float[Tensor, "B L H"]:
         layout: dict[str, Tensor] = {}

@@ -16,6 +16,7 @@ from torch import Tensor
 from tether.errors import ResumeError
 from tether.evals.runner import Evaluation
 from tether.models.loading import LoadedModel
+from tether.models.lora import check_still, is_adapted, trial
 from tether.models.sharing import PromptSharing
 from tether.pipeline.capture import LEARNER_FILE, Captured, HostCopies, write_model
 from tether.pipeline.masking import check_masks
@@ -28,7 +29,7 @@ from tether.pipeline.spanning import spanning_metrics
 from tether.pipeline.support import with_lost_mass, with_support
 from tether.pipeline.trainer import StepReport, Trainer
 from tether.pipeline.writing import Into, ThreadWriting, Writing
-from tether.ports import Publication, WeightStore
+from tether.ports import TRIAL, Publication, WeightStore
 from tether.records import Metric, Rollout, Truncation
 from tether.replay.routing import Routing
 from tether.replay.support import Support
@@ -59,6 +60,11 @@ class Learner(Protocol):
 
     async def publish(self, live: int | None = None) -> Publication:
         """Put the weights of this moment into the store; no token still to be trained on is older than ``live``."""
+        ...
+
+    async def publish_trial(self) -> Publication | None:
+        """Before version 0: put an adapter that makes a difference into the store; nothing where there is no adapter,
+        since then no engine can answer without the weights."""
         ...
 
     async def old_publications(self) -> tuple[Publication, ...]:
@@ -170,6 +176,13 @@ class LocalLearner:
         )
         return self.published
 
+    async def publish_trial(self) -> Publication | None:
+        """Put an adapter that makes a difference into the store, if there are adapters."""
+        if not is_adapted(model := self.trainer.policy.model):
+            return None
+        self.published = self.store.publish(TRIAL, trial(model))
+        return self.published
+
     async def old_publications(self) -> tuple[Publication, ...]:
         """What an evaluator of old log-probs must hold."""
         return () if self.old is None else self.old.publications
@@ -200,7 +213,9 @@ class LocalLearner:
         return await self.evaluator(self.trainer.updates, self.trainer.policy.weights())
 
     async def save_model(self, folder: Path) -> None:
-        """Write the weights, in the dtype of the model, as a Hugging Face folder; refused if they are not finite."""
+        """Write the weights, in the dtype of the model, as a Hugging Face folder; refused if they are not finite, or
+        if the base of an adapter is not what it was."""
+        check_still(self.loaded.model)
         write_model(self.loaded, self.dtype, folder)
 
     def captured(self) -> Captured:

@@ -44,6 +44,9 @@ class Scores:
     apart: Logps | None
     """The publication's weights computed in the published dtype with every rollout in a row of its own, where there is
     no wider format to measure with and it was asked for: what other shapes of the same sums do."""
+    own_routes: Mapping[str, Experts] | None = None
+    """What the trainer's routers choose by themselves under the weights being trained, by rollout id; ``None`` where
+    the engine's are not replayed, or those weights have moved on since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,7 @@ class Scorer:
             wider=self._score(step, published, torch.float32) if is_wider else None,
             narrower=self._score(step, published, ours) if is_narrower else None,
             apart=self._score(self._apart(rollouts), published) if formats and not is_wider else None,
+            own_routes=own_routes(step, self.policy) if is_current and self.routing is not None else None,
         )
 
 

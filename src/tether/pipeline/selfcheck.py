@@ -18,7 +18,8 @@ from tether.pipeline.answers import check_drift, check_versions
 from tether.pipeline.learner import Learner
 from tether.pipeline.packing import check_finite
 from tether.pipeline.rollouts import Sampling, seed_of
-from tether.ports import GenerationRequest, Publication, RolloutEngine
+from tether.pipeline.routing import rerouted_share
+from tether.ports import TRIAL, GenerationRequest, Publication, RolloutEngine
 from tether.records import Completion, Metric, Metrics, Prompt, Rollout, Truncation
 
 SAMPLES = 4
@@ -32,6 +33,11 @@ OF_EACH = ("probe/distance", "probe/p95", "probe/tail_fraction")
 """Metrics that each of several engines has for itself, under its name."""
 NEARER = 0.5
 """Of the distance: so much nearer to log-probs before the temperature the engine's must be to be called raw."""
+NO_ADAPTER = (
+    "This was the trial of an adapter that makes a difference, before training. The engine may answer with its base "
+    "alone: look whether its list of adapters holds one after a load, whether requests name it, and whether it scales "
+    "it by model.lora_alpha / model.lora_rank and puts it on the layers of model.lora_targets"
+)
 NUM_MASKED = 8
 """Answers that the check of masks is made with; it costs two backward passes, once."""
 
@@ -64,19 +70,21 @@ class Probe:
             return {}
         if name in self._known:
             size = min(GLANCE[0], self.options.prompts), GLANCE[1]
-            _, agreement = await self._look(engine, publication, size, formats=False)
+            rollouts, agreement = await self._look(engine, publication, size, formats=False)
             if agreement.fault() is None:
-                return self._measured(name, agreement, is_close=False)
+                return self._measured(name, rollouts, agreement, is_close=False)
         size = self.options.prompts, self.options.tokens
         rollouts, agreement = await self._look(engine, publication, size, formats=True)
         if (fault := agreement.fault()) is not None:
             check, numbers = fault
             way_out = await self._way_out(check, agreement, rollouts, publication)
             raise _failure(check, publication, f"{numbers}. {way_out}".rstrip())
+        if publication.version == TRIAL:
+            return {}
         if not self._known:
             await self.learner.check_masks(rollouts[:NUM_MASKED])
         self._known.add(name)
-        return self._measured(name, agreement, is_close=True)
+        return self._measured(name, rollouts, agreement, is_close=True)
 
     async def _look(
         self, engine: RolloutEngine, publication: Publication, size: tuple[int, int], *, formats: bool
@@ -99,10 +107,15 @@ class Probe:
         )
         return rollouts, agreement
 
-    def _measured(self, name: str, agreement: Agreement, *, is_close: bool) -> Metrics:
-        """Of all engines together, and of this one in figures of its own where there are several."""
+    def _measured(self, name: str, rollouts: Sequence[Rollout], agreement: Agreement, *, is_close: bool) -> Metrics:
+        """Of all engines together, and of this one in figures of its own where there are several; of its routes
+        always, for one of several may be of another kind."""
         metrics = agreement.metrics()
         own = {f"{key}/{name}": metrics[key] for key in OF_EACH} if self.is_several else {}
+        if (chosen := agreement.scores.own_routes) is not None:
+            share, num_pairs = rerouted_share(rollouts, chosen)
+            if num_pairs:
+                own[f"probe/rerouted_share/{name}"] = Metric(share, "mean", float(num_pairs))
         return {**metrics, **own, "probe/close_looks": Metric(float(is_close), "sum")}
 
     def _request(self, number: int, prompt: Prompt, num_tokens: int) -> GenerationRequest:
@@ -121,6 +134,8 @@ class Probe:
         self, name: str, agreement: Agreement, rollouts: Sequence[Rollout], publication: Publication
     ) -> str:
         """What the numbers look like, or where to look."""
+        if publication.version == TRIAL:
+            return NO_ADAPTER
         previous = agreement.scores.previous
         if name in ("precision", "alignment"):
             return ""

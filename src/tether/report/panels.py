@@ -156,6 +156,15 @@ PANELS: Final = (
         is_optional=True,
     ),
     Panel(
+        title="Rerouted",
+        unit="share of (token, layer) pairs",
+        says="After each publication: where the trainer's own routers, at equal weights, would have chosen another set "
+        "of experts than the engine did, which a replay of routes undoes. Healthy: small and flat; what grows comes "
+        "from number formats and kernels as routers sharpen, not from staleness.",
+        curves=(Curve(metric="probe/rerouted_share/*", label="{}", matches="each", event="check"),),
+        is_optional=True,
+    ),
+    Panel(
         title="Self-check",
         unit="|d|, nats",
         says="After each publication: how far the engine's numbers lie from those of the weights it was sent, what "
