@@ -12,6 +12,7 @@ from typing import Any
 
 from tether.engines.served.client import Client, ServerAnswerError, ServerGoneError
 from tether.engines.served.piece import Piece, seed_of
+from tether.errors import ConfigError
 from tether.ports import EngineCapabilities, GenerationRequest, InFlight
 
 
@@ -37,6 +38,7 @@ class OpenaiSpeech:
     ) -> None:
         self.capabilities = capabilities
         self._client, self._model, self._eos_ids, self._reload = client, model, list(eos_ids), reload
+        self._has_taken = False
 
     def question(self, request: GenerationRequest, name: str, salt: str) -> tuple[str, Mapping[str, Any]]:
         """What is no part of OpenAI's form is said where it is needed, and a server that does not know it refuses."""
@@ -73,12 +75,18 @@ class OpenaiSpeech:
         """Nothing: hanging up ends it."""
 
     async def hold(self, way: InFlight) -> None:
-        """Nothing: nothing is under way."""
+        """Nothing: nothing is under way. A second version is refused where the server takes none."""
+        if self._reload is None and self._has_taken:
+            raise ConfigError(
+                f"the server at {self._client.url} serves the weights that it has, for nobody said how it takes others; "
+                "set engine.reload_url to train with it"
+            )
 
     async def take(self, folder: Path, label: str, way: InFlight) -> None:
-        """Have the server read a folder; nothing where it takes none, and serves the model as it is."""
+        """Have the server read a folder; where it takes none, what it serves is the first version."""
         if self._reload is not None:
             await self._reload.post("", {"weights_path": str(folder), "version": label})
+        self._has_taken = True
 
     async def go_on(self) -> None:
         """Nothing: it was never held."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tether.ports import EngineCapabilities, GenerationRequest, InFlight
 
@@ -36,6 +36,7 @@ class Piece(NamedTuple):
     """Of all tokens so far, where the server says so."""
 
 
+@runtime_checkable
 class Speech(Protocol):
     """How one kind of server is spoken to."""
 

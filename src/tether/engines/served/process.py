@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from tether.errors import ProcessLostError
 
@@ -28,6 +28,7 @@ _TAIL: Final = 30
 Alive = Callable[[], Awaitable[bool]]
 
 
+@runtime_checkable
 class Server(Protocol):
     """Somewhere to send questions."""
 
