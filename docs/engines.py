@@ -20,7 +20,9 @@ ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = Path(__file__).parent / "engines.md"
 BLOCK: Final = re.compile(r"(<!-- ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 UNVERIFIED: Final = "unverified: "
-"""What evidence begins with where no test on the real thing shows an ability; the reason follows."""
+"""What evidence begins with where no test on the real thing shows an ability; the reason follows, and may name a test
+against a double of it."""
+TEST: Final = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
 ROWS: Final[Mapping[str, str]] = {
     "logp": "log-probs of",
     "entropy": "entropy of each token's distribution",
@@ -40,6 +42,11 @@ ROWS: Final[Mapping[str, str]] = {
 Evidence = Mapping[str, Mapping[str, str]]
 TORCH: Final = "tests/engines/test_torch.py::"
 VLLM: Final = "tests/vllm/"
+SERVER: Final = "tests/vllm/test_server.py::"
+DOUBLE: Final = f"{UNVERIFIED}against a double of its protocol alone, "
+SGLANG: Final = f"{DOUBLE}tests/engines/served/test_sglang.py::"
+VLLM_DOUBLE: Final = "tests/engines/served/test_vllm_server.py::"
+NO_SERVER: Final = f"{UNVERIFIED}no server of another kind was run"
 EVIDENCE: Final[Evidence] = {
     "torch": {
         "logp": f"{TORCH}test_float32_logp_and_entropy_equal_a_plain_forward",
@@ -75,6 +82,38 @@ EVIDENCE: Final[Evidence] = {
         "seeded": f"{VLLM}test_sampling.py::test_a_sample_depends_on_its_seed_and_not_on_its_company",
         "virtual_time": f"{VLLM}test_in_flight.py::test_every_step_is_one_token_of_virtual_time",
         "cpu": f"{VLLM}test_weights.py::test_every_publication_changes_the_weights_to_the_trainers",
+    },
+    "vllm-server": {
+        "logp": f"{SERVER}test_log_probs_are_of_the_distribution_sampled_from",
+        "alternatives": f"{SERVER}test_alternatives_are_the_most_probable",
+        "token_versions": f"{SERVER}test_caches_computed_anew_make_every_token_after_a_load_wholly_new",
+        "truncation": f"{SERVER}test_log_probs_are_of_the_distribution_sampled_from",
+        "kept": f"{UNVERIFIED}told by builds for GPUs alone; against a double, "
+        f"{VLLM_DOUBLE}test_kept_ids_come_with_a_truncation_and_are_refused_where_the_server_does_not_tell_them",
+        "in_flight/finish": f"{DOUBLE}{VLLM_DOUBLE}"
+        "test_tokens_are_of_the_weights_that_they_say_in_every_way_of_loading",
+        "in_flight/keep": f"{SERVER}test_kept_caches_go_on_and_are_told",
+        "in_flight/recompute": f"{SERVER}test_caches_computed_anew_make_every_token_after_a_load_wholly_new",
+        "in_flight/restart": f"{SERVER}test_completions_that_restart_come_back_and_go_on_under_the_new_weights",
+        "cpu": f"{SERVER}test_log_probs_of_a_float32_server_are_the_trainers_after_every_publication",
+    },
+    "sglang": {
+        "logp": f"{SGLANG}test_a_server_that_reports_log_probs_before_the_temperature_is_found_out",
+        "alternatives": f"{UNVERIFIED}asked for as its documentation says",
+        "token_versions": f"{SGLANG}test_tokens_log_probs_and_versions_are_those_of_the_weights_that_were_published",
+        "truncation": f"{SGLANG}test_truncated_samples_have_their_kept_ids_and_log_probs_renormalized_over_them",
+        "kept": f"{SGLANG}test_truncated_samples_have_their_kept_ids_and_log_probs_renormalized_over_them",
+        "in_flight/finish": f"{SGLANG}test_a_load_that_lets_finish_waits_and_nobody_begins_meanwhile",
+        "in_flight/keep": f"{SGLANG}test_weights_that_change_inside_a_completion_are_told_token_by_token",
+        "in_flight/recompute": f"{SGLANG}test_weights_that_change_inside_a_completion_are_told_token_by_token",
+        "in_flight/restart": f"{SGLANG}"
+        "test_completions_that_are_told_to_restart_come_back_with_what_they_have_and_go_on",
+    },
+    "openai": {
+        "logp": NO_SERVER,
+        "truncation": NO_SERVER,
+        "in_flight/finish": NO_SERVER,
+        "cpu": NO_SERVER,
     },
 }
 """By kind of engine and ability (``in_flight`` by its ways): the test that shows it, or ``unverified: REASON``."""
@@ -113,16 +152,17 @@ def faults_of(found: Mapping[str, EngineCapabilities], evidence: Evidence) -> It
         yield from (f"{kind} declares {name!r}; which test shows it?" for name in declared if name not in shown)
         yield from (f"{kind} no longer declares {name!r}" for name in shown if name not in declared)
         for name, proof in shown.items():
-            if not proof.startswith(UNVERIFIED) and not _is_there(proof):
-                yield f"{kind} {name!r}: there is no test {proof}"
+            tests = TEST.findall(proof)
+            if not tests and not proof.startswith(UNVERIFIED):
+                yield f"{kind} {name!r}: {proof!r} is neither a test nor 'unverified: REASON'"
+            yield from (
+                f"{kind} {name!r}: there is no test {file}::{test}" for file, test in tests if not _is_there(file, test)
+            )
 
 
-def _is_there(proof: str) -> bool:
-    file, _, name = proof.partition("::")
-    path = ROOT / file
-    return (
-        path.is_file() and re.search(rf"^(async )?def {re.escape(name)}\(", path.read_text("utf-8"), re.M) is not None
-    )
+def _is_there(file: str, test: str) -> bool:
+    path, wanted = ROOT / file, rf"^(async )?def {test}\("
+    return path.is_file() and re.search(wanted, path.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
 
 def capabilities(found: Mapping[str, EngineCapabilities]) -> str:
@@ -141,7 +181,7 @@ def evidence(found: Mapping[str, EngineCapabilities]) -> str:
         for name in abilities_of(can):
             proof = EVIDENCE[kind][name]
             words = ROWS[name.partition("/")[0]] + (f": `{way}`" if (way := name.partition("/")[2]) else "")
-            rows.append([words, proof if proof.startswith(UNVERIFIED) else f"`{proof}`"])
+            rows.append([words, TEST.sub(r"`\g<0>`", proof)])
         parts.append(f"### `{kind}`\n\n{ENGINES.summary(kind)}\n\n{_table(rows)}")
     return "\n\n".join(parts)
 
