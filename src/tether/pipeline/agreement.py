@@ -7,8 +7,7 @@ computes them in the narrow format and in float32. A wrong publication is many f
 With ``d = logp of the trainer - logp of the engine``, a distance is the mean of ``|d|``, in nats, without the 2 % of
 tokens that are farthest apart: rounding may send a token to another expert, and one such token would outweigh all
 others, in the distance or in the floor it is held against. Many tokens that are a little off and a few that are far off
-have one mean, so the spread is held against a floor as well: the ``|d|`` that 95 % of the tokens do not exceed, and the
-share of tokens whose ratio is off 1 by more than a tenth.
+have one mean, so the spread is held against a floor as well: the ``|d|`` that 95 % of the tokens do not exceed.
 """
 
 from __future__ import annotations
@@ -42,8 +41,6 @@ SPREAD = (0.95, 0.98)
 few more or fewer are rounded to another expert on this side than on that."""
 LEAST_SPREAD = 4.0
 """Least floors that the floor of the spread is at least: of normal numbers, 98 % lie within 2.9 times their mean."""
-LEAST_TAIL = 0.05
-"""Share of tokens by which the engine may have more in the tail than the floor allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +100,10 @@ class Agreement:
 
     @property
     def tail_floor(self) -> float:
-        """Share of tokens that number format and kernels bring off 1 by more than a tenth."""
+        """Share of tokens that number format and kernels bring off 1 by more than a tenth. To be read beside the
+        engine's, not judged by: it grows faster than distances do. Two sides with independent errors are ``sqrt(2)``
+        floors apart, and where normal errors make 3 % of the ratios so, 12 % then are.
+        """
         return max(tail(self.scores.published, one) for one in self._others)
 
     @property
@@ -204,13 +204,6 @@ class Agreement:
                 f"the mean |d| is as it should be, {self.apart:.3g}, yet one token in twenty is |d| = "
                 f"{self.spread:.3g} or more from the trainer with the published weights; number formats explain "
                 f"{self.spread_floor:.2g}, {self.tolerance:g} times that is allowed"
-            )
-        allowed = self.tolerance * self.tail_floor + LEAST_TAIL
-        if not self.tail <= allowed:
-            return (
-                f"the mean |d| is as it should be, {self.apart:.3g}, yet the ratio is off 1 by more than a tenth at "
-                f"{self.tail:.1%} of the tokens; number formats explain {self.tail_floor:.1%}, and {allowed:.1%} are "
-                "allowed"
             )
         return None
 
