@@ -11,8 +11,8 @@ from typing import Final
 from torch import Tensor
 
 from tether.engines.filed import Filed
+from tether.engines.holding import received
 from tether.errors import ModelError
-from tether.models.fingerprint import fingerprint
 from tether.ports import Publication, WeightStore
 from tether.weights.directory import TENSORS_FILE
 
@@ -49,16 +49,10 @@ class Folders:
         What a store that travels through folders has written itself is read where it lies, if its names are those of
         files already.
         """
-        received = self._store.fetch(publication)
-        arrived = fingerprint(received)
-        if arrived != publication.fingerprint:
-            raise ModelError(
-                f"received weights must be those of the publication; version {publication.version} was announced as "
-                f"{publication.fingerprint} and arrived as {arrived}: the engine keeps what it holds"
-            )
-        self._filed.check(received)
-        tensors = self._filed(received)
-        if isinstance(publication.where, str) and all(received.get(name) is t for name, t in tensors.items()):
+        taken, arrived = received(self._store, publication)
+        self._filed.check(taken)
+        tensors = self._filed(taken)
+        if isinstance(publication.where, str) and all(taken.get(name) is t for name, t in tensors.items()):
             there = Path(publication.where)
             if (there / TENSORS_FILE).is_file():
                 return there, arrived

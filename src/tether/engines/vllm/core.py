@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tether.engines.packing import packed_anew
 from tether.engines.vllm.experts import plain_experts
 from tether.engines.vllm.kept import KeptWatch, ids_of
-from tether.engines.vllm.packing import packed_anew
 from tether.engines.vllm.routes import Read, Routed, has_experts, routes_of
 from tether.engines.vllm.transfer import open_transfer, register_handover
 from tether.engines.vllm.undisturbed import undisturbed
