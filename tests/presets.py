@@ -10,6 +10,9 @@ WAITING = {
     "estr": "threshold of estr must be given",
 }
 """Presets that are refused, and what they are told; whatever provides an input takes its presets out."""
-NEEDED = {name: ["old.strategy=snapshots"] for name in ("icepop-old", "grpo-old")}
+NEEDED = {
+    **{name: ["old.strategy=snapshots"] for name in ("icepop-old", "grpo-old")},
+    **{name: ["pipeline.updates_per_batch=2"] for name in ("gspo-r2", "sat-gspo-r2")},
+}
 """What presets need of other tables of a recipe."""
 RUNNING = [name for name in PRESETS if name not in WAITING]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engines.tiny import Ready, assert_equal_bits, bits, build, requests, through_a_file
+from tests.engines.tiny import Ready, assert_equal_bits, bits, build, requests, through_a_file, truncated
 from tether.engines.decoding import RowBatch
 from tether.engines.rows import Decodable
 from tether.errors import ModelError
@@ -18,20 +18,22 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def asked(count: int, *, routing: bool = False) -> list[GenerationRequest]:
-    """Mixed prompts, limits, temperatures and alternatives; every third prompt is that of the request before it."""
+    """Mixed prompts, limits, temperatures, truncations, alternatives; every third prompt is that of the one before."""
     made = requests(count, max_tokens=24)
     for i in range(2, count, 3):
         made[i] = dataclasses.replace(made[i], prompt_ids=made[i - 1].prompt_ids)
-    return [
-        dataclasses.replace(
-            r,
-            max_tokens=r.max_tokens - i % 5 * 4,
-            temperature=1.0 + i % 2 / 4,
-            alternatives=i % 3,
-            routing=routing and i % 4 != 1,
-        )
-        for i, r in enumerate(made)
-    ]
+    return truncated(
+        [
+            dataclasses.replace(
+                r,
+                max_tokens=r.max_tokens - i % 5 * 4,
+                temperature=1.0 + i % 2 / 4,
+                alternatives=i % 3,
+                routing=routing and i % 4 != 1,
+            )
+            for i, r in enumerate(made)
+        ]
+    )
 
 
 def advance(batch: RowBatch, version: int, most: int) -> list[Completion]:
@@ -46,6 +48,10 @@ def finish(batch: RowBatch, blocks: list[int], version: int) -> list[Completion]
         done += advance(batch, version, blocks.pop(0) if len(blocks) > 1 else blocks[0])
         version += 1
     return done
+
+
+def begun(loaded: Decodable, given: list[GenerationRequest]) -> RowBatch:
+    return RowBatch.of(loaded, given, find_routers(loaded.model) if is_mixture(loaded.model) else None)
 
 
 def restored(loaded: Decodable, state: dict[str, Any]) -> RowBatch:
@@ -68,10 +74,10 @@ def test_a_restored_batch_goes_on_to_the_same_bits(kind: str, count: int, dtype:
     given = asked(count, routing=kind in ("moe", "eager"))
     for cut in (0, *numbers.sample(range(1, 8), 3)):
         blocks = [numbers.randint(1, 4) for _ in range(40)]
-        undisturbed = RowBatch.of(Ready(model), given)
+        undisturbed = begun(Ready(model), given)
         expected = finish(undisturbed, list(blocks), 0)
 
-        saved = RowBatch.of(Ready(model), given)
+        saved = begun(Ready(model), given)
         before: list[Completion] = []
         done = 0
         while done < cut and saved.drafts:
@@ -114,13 +120,13 @@ def test_a_saved_state_shares_nothing_with_the_batch() -> None:
 
 def test_a_finished_batch_can_be_saved_too() -> None:
     given = asked(4)
-    batch = RowBatch.of(Ready(build("moe")), given)
+    batch = begun(Ready(build("moe")), given)
     finish(batch, [5], 0)
     assert restored(Ready(build("moe")), through_a_file(batch.state())).drafts == []
 
 
 def test_a_saved_batch_refuses_another_format_and_another_model() -> None:
-    batch = RowBatch.of(Ready(build("moe")), asked(4))
+    batch = begun(Ready(build("moe")), asked(4))
     batch.advance(0, 3)
     state = batch.state()
     with pytest.raises(ModelError, match=r"they have torch.float32, the model torch.bfloat16: .* engine.dtype"):

@@ -27,7 +27,7 @@ from tether.pipeline.learner import LocalLearner
 from tether.pipeline.masking import check_masks
 from tether.pipeline.packing import Step, pack
 from tether.pipeline.rollouts import Sampling, ask
-from tether.pipeline.routing import own_routes, with_routes
+from tether.pipeline.routing import own_routes, rerouted_share, with_routes
 from tether.pipeline.scoring import Scorer
 from tether.pipeline.selfcheck import Probe
 from tether.pipeline.snapshot import _NUMPY
@@ -353,6 +353,31 @@ def test_a_whole_run_replays_in_its_probe_its_checks_and_its_steps(tmp_path: Pat
     assert [event.metrics["replay/unrouted_fraction"].value for event in view.of("step")] == [0.0, 0.0]
     for event in view.of("check"):
         assert event.metrics["probe/distance"].value <= event.metrics["probe/allowed"].value
+        assert 0 <= event.metrics["probe/rerouted_share/engine-0"].value < 0.2
+        assert event.metrics["probe/rerouted_share/engine-0"].count > 100
+
+
+def test_what_the_engine_routes_otherwise_is_a_share_of_what_is_known_on_both_sides() -> None:
+    policy = Policy(loaded_of("moe"))
+    rollouts = [r for g in routed(random_groups(1, 2, 3), policy.model) for r in g.rollouts]
+    scores = Scorer(policy, 40, 1.0, Routing()).scores(rollouts, (dict(policy.weights()), None), is_current=True)
+    own = scores.own_routes
+    assert own is not None
+    num_pairs = sum(len(own[r.id]) - 1 for r in rollouts) * policy.routers.shape.num_layers
+    share, counted = rerouted_share(rollouts, own)
+    assert share > 0.5  # random sets of 2 out of 8
+    assert counted == num_pairs
+    same = [replace(r, completion=replace(r.completion, experts=own[r.id][..., ::-1])) for r in rollouts]
+    assert rerouted_share(same, own) == (0.0, num_pairs)
+    (first, *rest), routes = same, same[0].completion.experts
+    assert routes is not None
+    routes = routes.copy()
+    routes[0, 0] = [e for e in range(8) if e not in own[first.id][0, 0]][:2]
+    one = replace(first, completion=replace(first.completion, experts=routes))
+    assert rerouted_share([one, *rest], own) == (1 / num_pairs, num_pairs)
+    silent = replace(first, completion=replace(first.completion, experts=None))
+    assert rerouted_share([silent], own)[1] == 0
+    assert Scorer(policy, 40, 1.0).scores(rollouts, (dict(policy.weights()), None), is_current=True).own_routes is None
 
 
 @pytest.mark.parametrize("routing", [False, True])

@@ -21,6 +21,7 @@ CLIP: Table = {"epsilon_low": 0.2, "epsilon_high": 0.2}
 PAPER: Table = {"measure": "micro-batch", "kl": {"name": "low_var_kl", "coefficient": 1e-3}}
 """What the study's cells share, and ours do not."""
 R3: Table = {"replay": [{"name": "routing"}]}
+R2: Table = {"replay": [{"name": "routing", "source": "trainer"}]}
 
 
 def _preset(rule: str, level: str = "token", options: Mapping[str, Any] | None = None, **choices: Any) -> Table:
@@ -211,6 +212,15 @@ _METHODS: dict[str, tuple[str, Table]] = {
     "sat-edge": (
         "SAT whose gate reads pi / behavior while the clip acts on pi / running average (ours)",
         {**_sat(rule="sat-edge"), "proximal": {"name": "ewma"}, "corrections": [{"name": "decoupled"}]},
+    ),
+    # the trainer's own experts repeated
+    "gspo-r2": (
+        "GSPO whose later updates of a batch take the experts of its first (arXiv:2507.18071)",
+        {**_GRID["gspo"][1], **R2},
+    ),
+    "sat-gspo-r2": (
+        "SAT-GSPO whose later updates of a batch take the experts of its first (arXiv:2507.18071)",
+        {**_GRID["sat-gspo"][1], **R2},
     ),
     # step size
     "vcpo": (

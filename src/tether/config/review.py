@@ -9,6 +9,7 @@ from tether.core.composition import doubts
 from tether.core.ratio import ENDS
 from tether.errors import ConfigError
 from tether.registry import CORRECTIONS, PROXIMALS, RULES
+from tether.replay.routing import Routing
 from tether.scales.per_staleness import PerStaleness
 from tether.scales.per_turn import PerTurn
 from tether.scales.quantile import Quantile
@@ -62,12 +63,24 @@ def check_algorithm(recipe: Recipe) -> None:
         raise ConfigError(f"{asking} needs {ASK_OLD}")
     if not _is_papers(recipe) and (inert := _inert(recipe)):
         raise ConfigError(inert[0])
+    _check_routing(recipe)
     for correction in recipe.algorithm.corrections:
         if correction.traits.reads == "clipped" and _is_always_one(recipe):
             raise ConfigError(
                 f"correction {CORRECTIONS.name_of(correction)!r} reads pi / anchor, which one update a batch makes 1 "
                 "everywhere: let it read another edge"
             )
+
+
+def _check_routing(recipe: Recipe) -> None:
+    """Refuse a replay that no pass would see."""
+    sources = [replay.source for replay in recipe.algorithm.replay if isinstance(replay, Routing)]
+    if "trainer" in sources and recipe.pipeline.updates_per_batch == 1:
+        raise ConfigError(
+            "algorithm.replay 'routing' with source = 'trainer' repeats the routes of a batch's first update in its "
+            "later ones, and pipeline.updates_per_batch = 1 has none: set it to 2 or more, or source = 'engine' to "
+            "repeat the engine's routes (presets that end in -r3)"
+        )
 
 
 def check_old(recipe: Recipe) -> None:

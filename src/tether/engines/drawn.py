@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,20 +10,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tether.engines.kept import listed, sets_of
 from tether.engines.sampling import Sampled
 from tether.models.routers import RoutingShape
 from tether.ports import GenerationRequest
-from tether.records import NO_EXPERT, Completion, Finish
+from tether.records import NO_EXPERT, Completion, Experts, Finish, Ints
 
 
 class Block(NamedTuple):
-    """Tokens of all rows, ``[B, n]``; alternatives are ``[B, n, k]``."""
+    """Tokens of all rows, ``[B, n]``; alternatives are ``[B, n, k]``, bits of kept sets ``[B, n, V / 8]``."""
 
     ids: NDArray[np.int64]
     logp: NDArray[np.float32]
     entropy: NDArray[np.float32]
     top_k_ids: NDArray[np.int64] | None
     top_k_logp: NDArray[np.float32] | None
+    kept: NDArray[np.uint8] | None
 
 
 def on_host(drawn: Sequence[Sampled]) -> Block:
@@ -36,6 +37,7 @@ def on_host(drawn: Sequence[Sampled]) -> Block:
         _stacked([step.entropy for step in drawn]),
         _stacked([step.top_k_ids for step in drawn]) if top_k else None,
         _stacked([step.top_k_logp for step in drawn]) if top_k else None,
+        _stacked([step.kept for step in drawn]) if drawn[0].kept is not None else None,
     )
 
 
@@ -59,11 +61,12 @@ class Draft:
         self._cached: NDArray[np.int32] = np.empty(limit, np.int32)
         self._top_k_ids: NDArray[np.int32] = np.empty((limit, request.alternatives), np.int32)
         self._top_k_logp: NDArray[np.float32] = np.empty((limit, request.alternatives), np.float32)
-        self.experts: Tensor | None = None
+        self._kept: list[Ints] = []
+        self._num_kept: NDArray[np.int64] = np.zeros(limit, np.int64)
+        self.experts: Experts | None = None
         """``[P + limit, layers, k]``, where the request asks; ``NO_EXPERT`` where none is known yet."""
         if request.routing and routing is not None:
-            shape = (length + limit, routing.num_layers, routing.k)
-            self.experts = torch.full(shape, NO_EXPERT, dtype=routing.dtype)
+            self.experts = routing.unknown(length + limit)
         if request.so_far is not None:
             self._begin_with(request.so_far)
 
@@ -76,6 +79,11 @@ class Draft:
     def is_done(self) -> bool:
         """Whether nothing more is drawn for it."""
         return self.has_stopped or self.has_left or self.num_left == 0
+
+    @property
+    def reports_kept(self) -> bool:
+        """Whether somebody wants to know what each token is sampled among, and it is not the whole vocabulary."""
+        return self.request.kept and not self.request.truncation.is_none
 
     @property
     def prefix(self) -> tuple[int, ...]:
@@ -93,29 +101,36 @@ class Draft:
         if (k := self.request.alternatives) and block.top_k_ids is not None and block.top_k_logp is not None:
             self._top_k_ids[into] = block.top_k_ids[row, :count, :k]
             self._top_k_logp[into] = block.top_k_logp[row, :count, :k]
+        if self.reports_kept and block.kept is not None:
+            ids, self._num_kept[into] = listed(block.kept[row, :count])
+            self._kept.append(ids)
         self.count += count
 
     def completion(self) -> Completion:
         """The tokens so far; ``interrupted`` unless it has ended by itself."""
         count, asked = self.count, self.request
         finish: Finish = "stop" if self.has_stopped else "interrupted" if self.num_left else "length"
-        made = Completion(
+        cached, version = self._cached[:count], self._version[:count]
+        return Completion(
             token_ids=self._ids[:count].copy(),
             logp=self._logp[:count].copy(),
             entropy=self._entropy[:count].copy(),
-            version=self._version[:count].copy(),
+            version=version.copy(),
+            cached_version=cached.copy() if (cached != version).any() else None,
             finish=finish,
             top_k_ids=self._top_k_ids[:count].copy() if asked.alternatives else None,
             top_k_logp=self._top_k_logp[:count].copy() if asked.alternatives else None,
+            kept=sets_of(self._kept, self._num_kept[:count]) if self.reports_kept else None,
+            experts=self._routes(),
         )
-        if (self._cached[:count] != self._version[:count]).any():
-            made = replace(made, cached_version=self._cached[:count].copy())
+
+    def _routes(self) -> Experts | None:
         if self.experts is None:
-            return made
-        experts = self.experts[: len(asked.prompt_ids) + count].clone()
-        if count:  # a row that ended inside a block ran on, and has read its last token; others have not
+            return None
+        experts = self.experts[: len(self.request.prompt_ids) + self.count].copy()
+        if self.count:  # a row that ended inside a block ran on, and has read its last token; others have not
             experts[-1] = NO_EXPERT
-        return replace(made, experts=experts.numpy())
+        return experts
 
     def _begin_with(self, made: Completion) -> None:
         self.count = count = len(made)
@@ -124,8 +139,10 @@ class Draft:
         self._cached[:count] = made.version if made.cached_version is None else made.cached_version
         if (k := self.request.alternatives) and made.top_k_ids is not None and made.top_k_logp is not None:
             self._top_k_ids[:count], self._top_k_logp[:count] = made.top_k_ids[:, :k], made.top_k_logp[:, :k]
+        if self.reports_kept and made.kept is not None:
+            self._kept, self._num_kept[:count] = [made.kept.ids], np.diff(made.kept.starts)
         if self.experts is not None and made.experts is not None:
-            self.experts[: len(made.experts)] = torch.from_numpy(made.experts.astype(np.int16))
+            self.experts[: len(made.experts)] = made.experts
 
 
 def _stacked(steps: Sequence[Tensor | None]) -> NDArray[Any]:

@@ -8,18 +8,19 @@ changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
 from tether.errors import ModelError
-from tether.records import NO_EXPERT
+from tether.records import NO_EXPERT, Experts
 from tether.replay.routing import Gates
 
 KEYWORD = "tether_replay"
@@ -50,6 +51,11 @@ class RoutingShape:
         """The narrowest format that holds every expert and the mark of none."""
         return torch.int8 if self.num_experts <= 128 else torch.int16
 
+    def unknown(self, num_tokens: int) -> Experts:
+        """Routes of so many tokens, of which none is known yet: ``[num_tokens, layers, k]``."""
+        narrowest = np.int8 if self.dtype == torch.int8 else np.int16
+        return np.full((num_tokens, self.num_layers, self.k), NO_EXPERT, narrowest)
+
 
 @dataclass(slots=True, eq=False)
 class _Replay:
@@ -72,11 +78,12 @@ class Routers:
 
     @contextmanager
     def recording(self) -> Iterator[list[list[Tensor]]]:
-        """Collect, router by router, the experts chosen in each forward pass inside: ``[N, k]``, on the device."""
+        """Collect, router by router, the experts chosen in each forward pass inside: ``[N, k]``, on the device, as
+        they are."""
         chosen: list[list[Tensor]] = [[] for _ in self.places]
 
         def listen(number: int, router: nn.Module, given: Any, output: Any) -> None:
-            chosen[number].append(output[2].to(self.shape.dtype))
+            chosen[number].append(output[2])
 
         hooks = [
             self.layers[layer].get_submodule(name).register_forward_hook(partial(listen, number))
@@ -87,6 +94,11 @@ class Routers:
         finally:
             for hook in hooks:
                 hook.remove()
+
+    def joined(self, chosen: list[list[Tensor]], shape: Sequence[int]) -> Int[Tensor, "B L layers k"]:
+        """What ``recording`` collected of one forward pass over ids of this ``shape``, in the narrowest format."""
+        experts = torch.stack([passes[0] for passes in chosen], dim=1).to(self.shape.dtype)
+        return experts.view(*shape, len(chosen), -1)
 
     def hidden(self, experts: Tensor, **inputs: Any) -> Tensor:
         """Last hidden states of the model with ``experts [B, L, layers, k]`` chosen; ``enable`` comes first."""
@@ -232,7 +244,7 @@ def _probe(routers: Routers) -> tuple[float, float]:
     ids = (torch.arange(12, device=device) * 7 + 3).view(2, 6) % base.get_input_embeddings().weight.shape[0]
     with routers.recording() as chosen:
         plain = base(input_ids=ids, use_cache=False).last_hidden_state.float()
-    own = torch.stack([passes[0] for passes in chosen], dim=1).view(2, 6, shape.num_layers, shape.k)
+    own = routers.joined(chosen, ids.shape)
     other = ((own.short() + 1) % shape.num_experts).to(own.dtype)
     scale = plain.abs().max().clamp(min=1e-6)
     gaps = [

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
+from tether.core.algorithm import Algorithm
 from tether.errors import DataError
 from tether.models.policy import Policy
 from tether.models.routers import RoutingShape
 from tether.pipeline.packing import MicroBatch, Row, Step
-from tether.records import NO_EXPERT, Experts
-from tether.replay.routing import Routing
+from tether.records import NO_EXPERT, Experts, Rollout
+from tether.replay.routing import Routing, is_rerouted
 
 
 def with_routes(step: Step, routing: Routing | None, policy: Policy) -> Step:
@@ -42,6 +46,33 @@ def with_routes(step: Step, routing: Routing | None, policy: Policy) -> Step:
     return replace(step, micro_batches=batches, num_unrouted=num_unrouted)
 
 
+def repeats_itself(algorithm: Algorithm) -> bool:
+    """Whether later updates of a batch take the routes of its first."""
+    return any(isinstance(replay, Routing) and replay.source == "trainer" for replay in algorithm.replay)
+
+
+class FirstRoutes:
+    """R2: what the trainer's routers choose in the first pass over a batch, for the passes after it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._noted: list[Int[Tensor, "B L layers k"]] = []
+
+    @contextmanager
+    def of(self, micro_batch: MicroBatch) -> Iterator[None]:
+        """Take down the routes of the one forward pass inside, which is that of the batch's next micro-batch."""
+        with self._policy.routers.recording() as chosen:
+            yield
+        self._noted.append(self._policy.routers.joined(chosen, micro_batch.inputs.input_ids.shape))
+
+    def laid(self, step: Step) -> Step:
+        """The step with the routes that were taken down, which are forgotten here; padding has some too."""
+        noted, self._noted = self._noted, []
+        pairs = zip(step.micro_batches, noted, strict=True)
+        batches = tuple(replace(m, inputs=replace(m.inputs, experts=experts)) for m, experts in pairs)
+        return replace(step, micro_batches=batches)
+
+
 def own_routes(step: Step, policy: Policy) -> dict[str, Experts]:
     """What the trainer's routers choose for every rollout of a step, by id and as ``Completion.experts`` has it."""
     found: dict[str, Experts] = {}
@@ -52,6 +83,19 @@ def own_routes(step: Step, policy: Policy) -> dict[str, Experts]:
             experts[: len(columns)] = chosen[place, columns]
             found[row.rollout.id] = experts
     return found
+
+
+def rerouted_share(rollouts: Sequence[Rollout], own: Mapping[str, Experts]) -> tuple[float, int]:
+    """Of how many (token, layer) pairs the sets of experts are known on both sides, and in which share of them they
+    differ: the routes that rollouts bring against the trainer's ``own``, prompts included.
+
+    The pairs come last; the share is NaN where there are none.
+    """
+    pairs = [(r.completion.experts, own[r.id]) for r in rollouts if r.completion.experts is not None]
+    known = [((one != NO_EXPERT) & (other != NO_EXPERT)).all(-1) for one, other in pairs]
+    num_pairs = sum(int(is_known.sum()) for is_known in known)
+    num_rerouted = sum(int(is_rerouted(one, other).sum()) for one, other in pairs)
+    return (num_rerouted / num_pairs if num_pairs else float("nan")), num_pairs
 
 
 def _checked(row: Row, shape: RoutingShape) -> tuple[Experts, np.ndarray]:

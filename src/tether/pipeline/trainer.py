@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -27,6 +28,7 @@ from tether.pipeline.average import WeightAverage
 from tether.pipeline.measuring import Measuring
 from tether.pipeline.nonfinite import explain
 from tether.pipeline.packing import MicroBatch, Step
+from tether.pipeline.routing import FirstRoutes, repeats_itself
 from tether.pipeline.update_metrics import by_rollout, policy_metrics, readings, reuse_metrics
 from tether.proximal.ewma import EWMAProximal
 from tether.records import Metric, Metrics
@@ -143,6 +145,7 @@ class Trainer:
         self._total, self._allowed = limits
         self._measuring = Measuring(algorithm)
         self._average: WeightAverage | None = None
+        self._first_routes = FirstRoutes(policy) if repeats_itself(algorithm) else None
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self._masters = [p if p.dtype == torch.float32 else p.detach().float() for p in self._parameters]
         self._optimizer = torch.optim.AdamW(
@@ -166,7 +169,9 @@ class Trainer:
         if step.denominator.num_tokens == 0:
             return StepReport(updated=False, metrics={}, logp={}, staleness={})
         taken = [self._tokens(micro_batch) for micro_batch in step.micro_batches]
-        made = [self._once(step, taken)]
+        first = self._first_routes if num_updates > 1 else None
+        made = [self._once(step, taken, first=first)]
+        step = step if first is None else first.laid(step)
         for reuse in range(1, num_updates):
             moved = self._moved_on(step, [tokens for _, tokens in made[-1].measured])
             made.append(self._once(step, moved, reuse))
@@ -182,11 +187,13 @@ class Trainer:
             staleness=by_rollout(step.micro_batches, [tokens.staleness for _, tokens in made[0].measured]),
         )
 
-    def _once(self, step: Step, batches: Sequence[TokenBatch], reuse: int = 0) -> _Made:
-        """One update; ``reuse``: how many the batch has served before."""
+    def _once(
+        self, step: Step, batches: Sequence[TokenBatch], reuse: int = 0, first: FirstRoutes | None = None
+    ) -> _Made:
+        """One update; ``reuse``: how many the batch has served before; ``first``: takes down the routes."""
         reach = spans(batches)
         self._check_staleness(reach)
-        batches, terms, policies, scopes = self._differentiate(step, batches, reuse)
+        batches, terms, policies, scopes = self._differentiate(step, batches, reuse, first)
         norm = nn.utils.clip_grad_norm_(self._parameters, self._options.grad_clip)
         self._check_finite(step, batches, (terms, policies), norm)
         measured = [(policy.logp, tokens) for policy, tokens in zip(policies, batches, strict=True)]
@@ -213,7 +220,7 @@ class Trainer:
         return sum(float(term.loss) for term in terms), norms
 
     def _differentiate(
-        self, step: Step, batches: Sequence[TokenBatch], reuse: int = 0
+        self, step: Step, batches: Sequence[TokenBatch], reuse: int = 0, first: FirstRoutes | None = None
     ) -> tuple[list[TokenBatch], list[LossTerms], list[PolicyTokens], list[EdgeStatistics]]:
         """Measure, and leave the gradient of the step in the parameters; one entry a micro-batch, detached."""
         shared = self._measuring.ahead(batches, lambda: self._preview(step.micro_batches, batches, reuse))
@@ -222,7 +229,8 @@ class Trainer:
         policies: list[PolicyTokens] = []
         scopes: list[EdgeStatistics] = []
         for micro_batch, tokens in zip(step.micro_batches, batches, strict=True):
-            policy = self._forward(micro_batch)
+            with nullcontext() if first is None else first.of(micro_batch):
+                policy = self._forward(micro_batch)
             tokens = self._with_proximal(tokens, policy.logp, reuse)
             stats = self._measuring.own(policy.logp, tokens) if shared is None else shared
             term = policy_loss(policy, tokens, self._algorithm, stats, step.denominator)
@@ -282,7 +290,8 @@ class Trainer:
         reference = None
         if self._reference is not None:
             with torch.no_grad():
-                own = replace(micro_batch.inputs, experts=None)  # the reference has routes of its own
+                # the reference has routes of its own, and the whole vocabulary
+                own = replace(micro_batch.inputs, experts=None, kept=None)
                 reference = self._reference(own, temperature=self._temperature, entropy="none").logp
         return TokenBatch(
             logp_behavior=micro_batch.logp_behavior,

@@ -1,4 +1,4 @@
-"""R3: the trainer sends every token through the experts that the engine chose for it."""
+"""R3 and R2: the trainer sends every token through the experts chosen for it by the engine, or by itself before."""
 
 from __future__ import annotations
 
@@ -19,20 +19,31 @@ from tether.registry import REPLAYS
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Experts of the engine, gates of the current router: ``g_e = exp(z_e) / sum_I exp(z_i)`` for ``e`` in ``I``.
+    """Experts chosen before, gates of the current router: ``g_e = exp(z_e) / sum_I exp(z_i)`` for ``e`` in ``I``.
 
-    R3, rollout routing replay (arXiv:2510.11370). ``I`` is the set of experts that the engine's router chose for a
-    token in a layer, ``z`` are the trainer's router logits of this moment. The gradient reaches the ``z`` inside ``I``,
-    as a softmax's does, and none outside. It changes the logits of the model, hence every log-probability of the
-    policy being trained; the reference of a KL penalty keeps its own routes. Where a model's own gates are others, so
-    are these: see ``Gates``.
+    R3, rollout routing replay (arXiv:2510.11370): ``I`` is the set of experts that the engine's router chose for a
+    token in a layer. R2, routing replay (arXiv:2507.18071; compared with R3 in arXiv:2512.01374): ``I`` is the set that
+    the trainer's own router chose in its old pass. Old is here what the anchor is: the first forward pass over a batch,
+    at the weights that the trainer holds when it is taken. The first update of a batch records and is as it would be
+    without; its later updates (``pipeline.updates_per_batch`` > 1) replay, so that between them a ratio moves by what
+    was learned and not by experts that changed. Old log-probs at the weights that sampled (the ``[old]`` table) are
+    computed with the routes of those weights.
 
-    >>> Routing().missing
-    'error'
+    ``z`` are the trainer's router logits of this moment. The gradient reaches the ``z`` inside ``I``, as a softmax's
+    does, and none outside. It changes the logits of the model, hence every log-probability of the policy being trained;
+    the reference of a KL penalty keeps its own routes. Where a model's own gates are others, so are these: see
+    ``Gates``.
+
+    >>> Routing().source, Routing().missing
+    ('engine', 'error')
     """
 
+    source: Literal["engine", "trainer"] = "engine"
+    """Whose routes are repeated: those that the engine reported (R3), or the trainer's of the batch's first pass
+    (R2)."""
     missing: Literal["error", "own"] = "error"
-    """A token without a recorded route: an error, or it takes the trainer's own route and is counted."""
+    """A token without a recorded route: an error, or it takes the trainer's own route and is counted. The trainer's
+    own pass has all of them."""
 
 
 @final

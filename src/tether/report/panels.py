@@ -130,6 +130,18 @@ PANELS: Final = (
         scale="log",
     ),
     Panel(
+        title="Mass lost to truncation",
+        unit="probability",
+        says="What the trainer gives to ids that the engine cuts off, a token: the engine samples among some ids only, "
+        "and the trainer computes over all. Each ratio is too small by the mass lost at its token. Healthy: near 0; "
+        "algorithm.replay 'support' makes it 0.",
+        curves=(
+            Curve(metric="mismatch/lost_mass_mean", label="mean", colour=BLUE),
+            Curve(metric="mismatch/lost_mass_max", label="max", colour=ORANGE),
+        ),
+        is_optional=True,
+    ),
+    Panel(
         title="Mismatch in its two parts",
         unit="|d|, nats",
         says="d = d_policy + d_engine, by the trainer's own log-probs at the weights that sampled each token: what "
@@ -141,6 +153,15 @@ PANELS: Final = (
             Curve(metric="mismatch/engine_cached_abs_mean", label="over an older cache", colour=GREY, dash="dashed"),
         ),
         scale="log",
+        is_optional=True,
+    ),
+    Panel(
+        title="Rerouted",
+        unit="share of (token, layer) pairs",
+        says="After each publication: where the trainer's own routers, at equal weights, would have chosen another set "
+        "of experts than the engine did, which a replay of routes undoes. Healthy: small and flat; what grows comes "
+        "from number formats and kernels as routers sharpen, not from staleness.",
+        curves=(Curve(metric="probe/rerouted_share/*", label="{}", matches="each", event="check"),),
         is_optional=True,
     ),
     Panel(

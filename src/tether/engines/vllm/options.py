@@ -65,14 +65,16 @@ class Vllm(SamplingOptions):
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """All but entropy and routes."""
+        """All but entropy."""
         return EngineCapabilities(
             logp="processed",
             token_versions=True,
             alternatives=True,
+            routing=True,
             truncation=True,
             kept=True,
             in_flight=("finish", "keep", "recompute", "restart"),
+            lora=True,
             seeded=True,
             virtual_time=True,
             cpu=True,
@@ -82,11 +84,12 @@ class Vllm(SamplingOptions):
         self, source: str, *, store: WeightStore, clock: Clock, device: str, lora: Lora | None = None
     ) -> VllmEngine:
         """Start vLLM with the model of ``source``; its weights have version -1 until the first ``load``."""
+        from tether.engines.vllm.adapter import Adapter
         from tether.engines.vllm.core import open_core
         from tether.engines.vllm.engine import VllmEngine
         from tether.models.loading import load_skeleton
 
-        if lora is not None:
-            raise ConfigError("engine 'vllm' takes no adapter yet; set model.lora_rank = 0, or engine.kind = 'torch'")
         skeleton = load_skeleton(source, dtype=self.dtype)
-        return VllmEngine(open_core(skeleton, self, device), skeleton, self, store=store, clock=clock)
+        adapter = None if lora is None else Adapter(source, lora, self.dtype)
+        core = open_core(skeleton, self, device, None if adapter is None else adapter.arguments())
+        return VllmEngine(core, skeleton, self, store=store, clock=clock, adapter=adapter)
