@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from tests.e2e.quick import SMALL, assert_books_balance, train
+from tests.e2e.quick import SMALL, assert_books_balance, journal, train
 from tether.config.build import train as train_apart
 from tether.config.recipe import load
 from tether.journal import RunView
@@ -59,3 +59,10 @@ def test_in_processes_of_their_own(tmp_path, ray_here):
     run = RunView(train_apart(load(settings=(*SMALL, *VLLM, *settings)), tmp_path / "run"))
     assert run.status == "finished"
     assert_books_balance(run, groups=4, size=4)
+
+
+def test_two_engines_under_virtual_time_sample_the_same_run_twice(tmp_path):
+    settings = (*VLLM, "run.steps=2", "placement.engines=2")
+    one, other = (train(tmp_path / name, *settings) for name in ("one", "other"))
+    assert one.status == "finished"
+    assert journal(one.folder) == journal(other.folder)
