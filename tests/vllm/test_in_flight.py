@@ -8,7 +8,7 @@ import pytest
 
 from tether.errors import ResumeError
 
-from .world import TOKEN_S, Versions, change_at, clock, requests, run
+from .world import TOKEN_S, Versions, change_at, clock, opened, requests, run
 
 
 def test_keep_goes_on_over_old_keys_and_says_so(endless):
@@ -146,3 +146,19 @@ def test_a_caller_that_is_cancelled_ends_its_completion_and_no_other(endless):
 def test_another_engines_flight_is_refused(moe):
     with pytest.raises(ResumeError, match=r"engine\.kind"):
         moe.engine(Versions().store, clock()).restore({})
+
+
+def test_rows_that_vllm_sent_back_have_a_cache_of_the_version_that_read_them_again():
+    """A cache of six blocks: three rows of 270 tokens do not fit, and vLLM sends one back."""
+    small, versions = opened("tiny-moe", "float32", kv_cache_gib=0.0012, max_rows=8), Versions()
+    small.core._eos_ids = []
+    prompt = tuple(5 + i % 8 for i in range(120))
+    asked = [replace(r, prompt_ids=(*prompt, 5 + i), max_tokens=150) for i, r in enumerate(requests(6))]
+    done, _ = change_at(small, versions, asked, "keep", 100)
+    assert any(set(made.version.tolist()) == {0, 8} and made.cached_version is None for made in done)
+    assert any(made.cached_version is not None for made in done)
+    for request, made in zip(asked, done, strict=True):
+        cached = made.version if made.cached_version is None else made.cached_version
+        for number, version in enumerate((0, 8)):
+            fresh = (made.version == version) & (cached == version)
+            np.testing.assert_allclose(made.logp[fresh], versions.plain(number, request, made)[fresh], atol=1e-4)
