@@ -40,7 +40,7 @@ def own(folder: Path, code: str = SERVER, start_s: float = 30.0) -> Own:
 
 async def ready(server: Own) -> None:
     async def is_alive() -> bool:
-        client = Client(server.url, silence_s=1.0, control_s=1.0)
+        client = Client(lambda: server.url, silence_s=1.0, control_s=1.0)
         try:
             await client.get("/")
         except (ServerAnswerError, ServerGoneError):

@@ -444,3 +444,41 @@ def test_weights_for_a_server_elsewhere_need_a_folder_that_both_see() -> None:
     options = VllmServer(url="http://gpu-7:8000", dtype="float32")
     with pytest.raises(ConfigError, match=r"set engine\.folder"):
         options.folders(MemoryStore("float32"), load_skeleton(MODEL))
+
+
+def test_a_server_that_was_started_anew_is_asked_at_its_new_address() -> None:
+    first, second = VllmDouble(), VllmDouble()
+    with serving(first.app()) as old, serving(second.app()) as new:
+        place = Place(VllmServer(url=old, dtype="float32"))
+        engine, now = place.engine, [old]
+
+        class Moved:
+            who = "a server that moves"
+
+            @property
+            def url(self) -> str:
+                return now[0]
+
+            async def ready(self, is_alive: Any) -> None:
+                assert await is_alive()
+
+            def end(self) -> None:
+                now[0] = new
+
+            def gone(self) -> None:
+                pass
+
+        engine._server, engine._client._where = Moved(), lambda: now[0]
+
+        async def work() -> Any:
+            await engine.load(place.publish(0))
+            first.faults["/collective_rpc"] = [break_down]
+            published = place.publish(8)
+            with pytest.raises(EngineLostError):
+                await engine.load(published)
+            await engine.load(published)
+            return await engine.generate(ask())
+
+        assert set(run(place, work).version.tolist()) == {8}
+    assert GENERATE in second.calls
+    assert GENERATE not in first.calls

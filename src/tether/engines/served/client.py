@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tether.errors import ConfigError, TetherError
@@ -42,19 +42,24 @@ class Client:
     """Asks one server. It may be used under several event loops, one after the other.
 
     Args:
-        url: of the server, without a path.
+        where: tells the address of the server, without a path; a server that is started anew has another.
         silence_s: longest time that an answer under way may say nothing.
         control_s: longest time of a question that is answered at once.
         key: goes with every question, where the server wants one.
     """
 
-    def __init__(self, url: str, *, silence_s: float, control_s: float, key: str = "") -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, where: Callable[[], str], *, silence_s: float, control_s: float, key: str = "") -> None:
+        self._where = where
         self._silence_s, self._control_s = silence_s, control_s
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._holder: AsyncGenerator[aiohttp.ClientSession] | None = None
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the server is now."""
+        return self._where().rstrip("/")
 
     async def get(self, path: str) -> Any:
         """What the server says under a path."""

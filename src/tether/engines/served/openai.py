@@ -63,8 +63,8 @@ class Openai(ServedOptions):
         if self.logp == "processed" and not (self.temperature in (0.0, 1.0) and self.truncation.is_none):
             self._check_processed(model)
         limits = [entry.get("max_model_len") for entry in served if entry["id"] == model]
-        client = self.client(self.url)
-        reload = self.client(self.reload_url) if self.reload_url else None
+        client = self.client(lambda: self.url)
+        reload = self.client(lambda: self.reload_url) if self.reload_url else None
         eos_ids = tuple(skeleton.eos_ids)
         speech = OpenaiSpeech(client, self.capabilities, model=model, eos_ids=eos_ids, reload=reload)
         servable = servable_of(skeleton, limits[0] if limits else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
@@ -72,13 +73,13 @@ class ServedOptions(SamplingOptions):
         host = self.url.partition("//")[2].partition("/")[0]
         return not self.url or any(host == name or host.startswith(f"{name}:") for name in _LOCAL)
 
-    def client(self, url: str) -> Client:
+    def client(self, where: Callable[[], str]) -> Client:
         """Asks a server; refused where the package for it is missing."""
         if find_spec("aiohttp") is None:
             raise ConfigError(
                 "engines behind HTTP need the package aiohttp, which is not installed; pip install 'tether-rl[serve]'"
             )
-        return Client(url, silence_s=self.silence_s, control_s=self.control_s, key=self.key)
+        return Client(where, silence_s=self.silence_s, control_s=self.control_s, key=self.key)
 
     def folders(self, store: Any, skeleton: LoadedModel) -> Folders:
         """Where publications are put."""

@@ -71,7 +71,7 @@ engine.top_k beside top_p = 0.9, min_p = 0
         can = self.capabilities
         if self.temperature not in (0.0, 1.0) and kind_of(self._top) == "raw":
             can = replace(can, logp="raw")
-        client = self.client(self.url)
+        client = self.client(lambda: self.url)
         servable = servable_of(skeleton, int(told.get("context_length") or _NO_CONTEXT))
         speech = SglangSpeech(client, can, tuple(skeleton.eos_ids))
         return self.engine(client, speech, Running(self.url, self.start_s), self.folders(store, skeleton), servable)

@@ -120,7 +120,7 @@ class VllmServer(ServedOptions):
         )
         shutil.copy(packing.__file__, own.folder / f"{_EXTENSION.partition('.')[0]}.py")
         own.start()
-        client = self.client(own.url)
+        client = self.client(lambda: own.url)
         can = replace(self.capabilities, kept=self.capabilities.kept and not on_cpu)
         reload = _PACKING if on_cpu else "reload_weights"
         speech = VllmSpeech(client, can, model=_NAME, eos_ids=tuple(skeleton.eos_ids), reload=reload)
@@ -168,7 +168,7 @@ class VllmServer(ServedOptions):
             kept=self.capabilities.kept and bool(config.get("return_sampling_mask")),
         )
         served = self._looked("/v1/models")["data"][0]
-        client = self.client(self.url)
+        client = self.client(lambda: self.url)
         reload = _PACKING if is_on_cpu else "reload_weights"
         speech = VllmSpeech(client, can, model=served["id"], eos_ids=tuple(skeleton.eos_ids), reload=reload)
         servable = servable_of(skeleton, int(served["max_model_len"]))
