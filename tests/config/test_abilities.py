@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.calling import tether
 from tether.config.abilities import check_opened, known_capabilities
+from tether.config.learning import support_of
 from tether.config.recipe import load
 from tether.engines.options import SamplingOptions
 from tether.errors import ConfigError
@@ -150,3 +151,28 @@ def test_a_kind_that_cannot_be_made_without_settings_is_left_out_of_the_list(mon
 
     monkeypatch.setattr(ENGINES, "items", lambda: iter([("wired", needs_url), ("modest", Modest)]))
     assert list(known_capabilities()) == ["modest"]
+
+
+def test_both_replays_go_together() -> None:
+    recipe = load("quickstart", ["engine.top_p=0.9", "algorithm.replay=[{name='routing'},{name='support'}]"])
+    assert len(recipe.algorithm.replay) == 2
+    support = support_of(recipe.algorithm)
+    assert support is not None
+    assert (support.missing, support.entropy) == ("error", "full")
+    assert support_of(load("quickstart").algorithm) is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("engine.top_p=0", r"engine.top_p must lie in \(0, 1\] \(1: all ids\); got 0"),
+        ("engine.top_p=1.5", r"engine.top_p must lie in \(0, 1\]"),
+        ("engine.min_p=-0.1", r"engine.min_p must lie in 0 .. 1 \(0: all ids\); got -0.1"),
+        ("engine.top_k=-1", r"engine.top_k must be 0 \(all ids\) or at most 10000000; got -1"),
+        ("algorithm.replay=[{name='support',missing='ignore'}]", "missing"),
+        ("algorithm.replay=[{name='support',entropy='none'}]", "entropy"),
+    ],
+)
+def test_limits_that_are_none_are_refused_with_what_they_may_be(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load("quickstart", [setting])

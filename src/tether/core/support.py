@@ -167,7 +167,7 @@ class _OverKept(torch.autograd.Function):
             own += pull.index_select(0, row) * ((ctx.kept.ids == ids.index_select(0, row)).double() - probability)
         if pull_h is not None:
             own -= pull_h.index_select(0, row) * probability * (every + h.index_select(0, row))
-        gradient = torch.zeros_like(logits)
+        gradient = torch.zeros_like(logits, memory_format=torch.contiguous_format)
         # every place once, so that the order in which they are written does not matter
         gradient.view(-1).index_copy_(0, flat, (own / ctx.temperature).to(gradient.dtype))
         return gradient, None, None, None
