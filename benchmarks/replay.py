@@ -1,7 +1,8 @@
 """What it costs to record what an engine did, and to repeat it in the trainer.
 
-Recording: rows of tiny-moe decoded by the torch engine, each token's experts reported or not. Repeating: a whole step
-of the quickstart (forward, loss, backward, update) with the recorded experts and without. Same rows, work in turns.
+Recording: rows of tiny-moe decoded by the torch engine, and by vLLM where it is installed (.venv-engines/bin/python),
+each token's experts reported or not. Repeating: a whole step of the quickstart (forward, loss, backward, update) with
+the recorded experts and without. Same rows, work in turns.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 
 from _measure import Cost, in_turns, median, print_machine, ratio, verdict
 
 from tether.config.recipe import Recipe, load
 from tether.engines.torch import Torch, TorchEngine
+from tether.engines.vllm import Vllm
 from tether.models.loading import load_model
 from tether.models.policy import Policy
 from tether.pipeline.packing import Step, pack
@@ -22,7 +25,7 @@ from tether.pipeline.rollouts import Sampling, ask
 from tether.pipeline.routing import with_routes
 from tether.pipeline.trainer import Trainer
 from tether.placement.inline import FreeClock
-from tether.ports import GenerationRequest
+from tether.ports import GenerationRequest, RolloutEngine
 from tether.records import Completion, Group, Rollout
 from tether.replay.routing import Routing
 from tether.tasks.prompts import PromptSource
@@ -43,25 +46,28 @@ def requests_of(recipe: Recipe, count: int) -> list[GenerationRequest]:
     return [request for i in range(count // GROUP) for request in ask(i, source(i), sampling, 0.0).requests]
 
 
-def engine_of(dtype: str) -> TorchEngine:
+def torch_engine(dtype: str) -> RolloutEngine:
     """One whose completions end at their length."""
     loaded = replace(load_model("tiny-moe", dtype=dtype), eos_ids=())
     return TorchEngine(loaded, Torch(dtype=dtype), store=MemoryStore(dtype), clock=FreeClock())
 
 
-def recording(recipe: Recipe, rounds: int) -> list[Completion]:
-    """Prints the ratios; returns completions with their routes."""
-    made: list[Completion] = []
-    for dtype in ("bfloat16", "float32"):
-        engine, asked = engine_of(dtype), requests_of(recipe, ROWS)
-        silent = [replace(request, routing=False) for request in asked]
-        works = {
-            "without": lambda engine=engine, silent=silent: asyncio.run(engine.answer(silent)),
-            "recorded": lambda engine=engine, asked=asked: asyncio.run(engine.answer(asked)),
-        }
-        told(f"torch engine, {dtype}, {ROWS} rows of {NEW} tokens", in_turns(works, rounds), "recorded")
-        made = asyncio.run(engine.answer(asked))
-    return made
+def vllm_engine(dtype: str) -> RolloutEngine:
+    """vLLM in this process."""
+    options = Vllm(dtype=dtype, max_rows=ROWS, kv_cache_gib=0.25)
+    return options.open("tiny-moe", store=MemoryStore(dtype), clock=FreeClock(), device="cpu")
+
+
+def recording(name: str, engine: RolloutEngine, recipe: Recipe, rounds: int) -> list[Completion]:
+    """Prints the ratio; returns completions with their routes."""
+    asked = requests_of(recipe, ROWS)
+    silent = [replace(request, routing=False) for request in asked]
+    works = {
+        "without": lambda: asyncio.run(engine.answer(silent)),
+        "recorded": lambda: asyncio.run(engine.answer(asked)),
+    }
+    told(f"{name}, {ROWS} rows of up to {NEW} tokens", in_turns(works, rounds), "recorded")
+    return asyncio.run(engine.answer(asked))
 
 
 def step_of(recipe: Recipe, completions: Sequence[Completion]) -> Step:
@@ -137,7 +143,13 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     print_machine()
     recipe = load("quickstart")
-    repeating(recipe, recording(recipe, rounds), rounds)
+    for dtype in ("bfloat16", "float32"):
+        made = recording(f"torch engine, {dtype}", torch_engine(dtype), recipe, rounds)
+    repeating(recipe, made, rounds)
+    if find_spec("vllm") is None:
+        print("no vLLM here: make engines, then .venv-engines/bin/python benchmarks/replay.py")
+    else:
+        recording("vLLM, bfloat16", vllm_engine("bfloat16"), recipe, rounds)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,10 @@ class Draft:
     def __init__(self, request: GenerationRequest, routing: RoutingShape | None) -> None:
         self.request = request
         self._routing = routing
-        self._routed: list[Routed] = []
+        self._routes: list[tuple[int, list[Experts]]] = []
+        """Stretches of routes, as they were told: where one begins, and its pieces."""
+        self._routed_to = -1
+        """Where the last stretch ends."""
         self.cached = -1
         """Version that computed the oldest entry of its cache; -1: there is none yet."""
         self.has_stopped = False
@@ -92,8 +95,12 @@ class Draft:
     def route(self, routed: Routed) -> None:
         """Experts of some of its tokens. What is known of one stays: the route that it was sampled with, not that of a
         cache computed anew."""
-        if self.request.routing:
-            self._routed.append(routed)
+        if not self.request.routing:
+            return
+        if routed.start != self._routed_to:
+            self._routes.append((routed.start, []))
+        self._routes[-1][1].append(routed.experts)
+        self._routed_to = routed.start + len(routed.experts)
 
     def completion(self) -> Completion:
         """The tokens so far; ``interrupted`` unless it has ended by itself."""
@@ -118,9 +125,10 @@ class Draft:
         if not self.request.routing or self._routing is None:
             return None
         experts = self._routing.unknown(len(self.request.prompt_ids) + self.count)
-        for start, rows in reversed(self._routed):  # the first to be told is the last to be laid, over all others
-            into = experts[start : start + len(rows)]
-            np.copyto(into, rows[: len(into)], casting="unsafe", where=rows[: len(into)] != NO_EXPERT)
+        for start, pieces in reversed(self._routes):  # the first to be told is the last to be laid, over all others
+            into = experts[start:]
+            rows = np.concatenate(pieces)[: len(into)]
+            np.copyto(into[: len(rows)], rows, casting="unsafe", where=rows != NO_EXPERT)
         if self.count:  # its route, if it has one, is of a cache that is being computed anew
             experts[-1] = NO_EXPERT
         return experts
