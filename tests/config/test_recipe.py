@@ -8,11 +8,13 @@ from click.testing import CliRunner
 from tests.presets import NEEDED, RUNNING
 from tether.cli import train
 from tether.cli.console import print_recipe
+from tether.config.build import _sampling
 from tether.config.overrides import PLUGIN_KEYS, parse
 from tether.config.presets import PRESETS, preset
 from tether.config.recipe import TABLES, Recipe, from_tables, load, names
 from tether.core.aggregation import SeqMeanTokenSumNorm
 from tether.errors import ConfigError, TetherError, UnknownNameError
+from tether.registry import ENGINES
 
 
 def recipe_file(folder: Path, text: str) -> str:
@@ -421,6 +423,13 @@ def test_recipes_of_the_package_are_valid():
     assert "quickstart" in names()
     for name in names():
         assert load(name).name == name
+
+
+@pytest.mark.parametrize("lag", [1, 8])
+def test_the_studys_headline_with_vllm_is_a_recipe(lag):
+    recipe = load("vllm-r3", [f"pipeline.lag={lag}"])
+    assert (ENGINES.name_of(recipe.engine), recipe.preset, recipe.pipeline.lag) == ("vllm", "sat-gspo-r3", lag)
+    assert _sampling(recipe).routing
 
 
 def test_a_recipe_file_is_named_after_its_file(tmp_path):

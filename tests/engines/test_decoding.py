@@ -50,6 +50,10 @@ def finish(batch: RowBatch, blocks: list[int], version: int) -> list[Completion]
     return done
 
 
+def begun(loaded: Decodable, given: list[GenerationRequest]) -> RowBatch:
+    return RowBatch.of(loaded, given, find_routers(loaded.model) if is_mixture(loaded.model) else None)
+
+
 def restored(loaded: Decodable, state: dict[str, Any]) -> RowBatch:
     batch = RowBatch(loaded, find_routers(loaded.model) if is_mixture(loaded.model) else None)
     batch.restore(state)
@@ -70,10 +74,10 @@ def test_a_restored_batch_goes_on_to_the_same_bits(kind: str, count: int, dtype:
     given = asked(count, routing=kind in ("moe", "eager"))
     for cut in (0, *numbers.sample(range(1, 8), 3)):
         blocks = [numbers.randint(1, 4) for _ in range(40)]
-        undisturbed = RowBatch.of(Ready(model), given)
+        undisturbed = begun(Ready(model), given)
         expected = finish(undisturbed, list(blocks), 0)
 
-        saved = RowBatch.of(Ready(model), given)
+        saved = begun(Ready(model), given)
         before: list[Completion] = []
         done = 0
         while done < cut and saved.drafts:
@@ -116,13 +120,13 @@ def test_a_saved_state_shares_nothing_with_the_batch() -> None:
 
 def test_a_finished_batch_can_be_saved_too() -> None:
     given = asked(4)
-    batch = RowBatch.of(Ready(build("moe")), given)
+    batch = begun(Ready(build("moe")), given)
     finish(batch, [5], 0)
     assert restored(Ready(build("moe")), through_a_file(batch.state())).drafts == []
 
 
 def test_a_saved_batch_refuses_another_format_and_another_model() -> None:
-    batch = RowBatch.of(Ready(build("moe")), asked(4))
+    batch = begun(Ready(build("moe")), asked(4))
     batch.advance(0, 3)
     state = batch.state()
     with pytest.raises(ModelError, match=r"they have torch.float32, the model torch.bfloat16: .* engine.dtype"):

@@ -122,6 +122,7 @@ async def flown(home: Home, change: Callable[[], Awaitable[Any]], name: str) -> 
     """Long completions, and a change when some tokens of one are there and it goes on."""
     asked = [ask(f"{name}{i}", seed=i, max_tokens=400, temperature=2.0) for i in range(24)]
     tasks = [asyncio.create_task(home.engine.generate(request)) for request in asked]
+    await asyncio.sleep(0)  # they are asked
     while True:
         told = await home.engine.progress()
         if sum(len(made) >= 3 for made in told.values()) >= 4:

@@ -10,7 +10,7 @@ import torch
 from tether.errors import ConfigError, ModelError
 from tether.weights.memory import MemoryStore
 
-from .world import Versions, clock, opened, requests, run, trainer
+from .world import Versions, clock, opened, plain, requests, run, trainer
 
 
 def assert_holds(engine, versions, number):
@@ -52,8 +52,6 @@ def test_a_change_of_any_kind_of_weight_arrives(moe, part):
     reference = opened_trainer(changed)
     asked = requests(3, temperature=0.0)
     for request, made in zip(asked, run(engine.answer(asked)), strict=True):
-        from .world import plain
-
         np.testing.assert_allclose(made.logp, plain(reference, request, made), atol=1e-4)
 
 
@@ -83,6 +81,13 @@ def test_the_publication_that_is_held_may_come_again(moe):
     assert_holds(engine, versions, 1)
 
 
+class Careless:
+    """A store that hands out what it has, whatever was asked for."""
+
+    def __init__(self, weights) -> None:
+        self.fetch = lambda publication: weights
+
+
 @pytest.mark.parametrize("fault", ["fingerprint", "missing", "shape"])
 def test_weights_that_are_not_what_was_announced_change_nothing(moe, fault):
     versions = Versions()
@@ -94,12 +99,11 @@ def test_weights_that_are_not_what_was_announced_change_nothing(moe, fault):
         del weights["model.norm.weight"]
     if fault == "shape":
         weights["model.norm.weight"] = weights["model.norm.weight"][:-1]
-    publication = store.publish(8, weights)
+    publication = store_publication = store.publish(8, weights)
     if fault == "fingerprint":
         publication = replace(publication, fingerprint="0" * 64)
-        store._held[8] = store._held.pop(8) if hasattr(store, "_held") else None
-    engine._store = store
-    with pytest.raises(ModelError):
+    engine._store = Careless(store.fetch(store_publication))
+    with pytest.raises(ModelError, match=r"must be those of the publication|must fit the engine's model"):
         run(engine.load(publication))
     assert engine.version == 0
     assert_holds(engine, versions, 0)
@@ -149,6 +153,15 @@ def test_a_dense_model_with_a_tied_head_in_bfloat16_has_a_mismatch_and_holds_wha
         made = run(engine.answer(asked))
         gaps = np.concatenate([versions.plain(number, r, m) - m.logp for r, m in zip(asked, made, strict=True)])
         assert 1e-4 < np.abs(gaps).mean() < 0.1
+
+
+def test_the_transfer_api_brings_every_version_as_the_reload_does():
+    apart = opened("tiny-moe", "float32", transfer="handover")
+    versions = Versions()
+    engine = apart.engine(versions.store, clock())
+    for number, publication in enumerate(versions.publications):
+        assert run(engine.load(publication)) == publication.fingerprint
+        assert_holds(engine, versions, number)
 
 
 def test_an_adapter_is_refused_with_the_way_out():

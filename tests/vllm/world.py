@@ -34,8 +34,8 @@ class Opened:
         return VllmEngine(self.core, self.skeleton, replace(self.options, **options), store=store, clock=clock)
 
 
-def opened(source: str, dtype: str) -> Opened:
-    options = Vllm(dtype=dtype, max_rows=16, max_tokens=16, kv_cache_gib=0.25)
+def opened(source: str, dtype: str, transfer: str = "reload") -> Opened:
+    options = Vllm(dtype=dtype, max_rows=16, max_tokens=16, kv_cache_gib=0.25, transfer=transfer)
     skeleton = load_skeleton(source, dtype=dtype)
     return Opened(open_core(skeleton, options, "cpu"), skeleton, options)
 

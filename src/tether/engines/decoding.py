@@ -20,7 +20,7 @@ from tether.engines.routes import hand_out
 from tether.engines.rows import Decodable, DeviceRows
 from tether.engines.sampling import Sampled, joined, uniforms
 from tether.errors import NonFiniteError
-from tether.models.routers import Routers, find_routers
+from tether.models.routers import Routers
 from tether.ports import GenerationRequest
 
 _COMPACT_AT = 0.8
@@ -52,9 +52,8 @@ class RowBatch:
         self._is_recomputing = False
 
     @classmethod
-    def of(cls, loaded: Decodable, requests: Sequence[GenerationRequest]) -> RowBatch:
+    def of(cls, loaded: Decodable, requests: Sequence[GenerationRequest], routers: Routers | None = None) -> RowBatch:
         """A batch that begins with these requests."""
-        routers = find_routers(loaded.model) if any(r.routing for r in requests) else None
         batch = cls(loaded, routers)
         batch.join(requests)
         return batch

@@ -100,7 +100,8 @@ class TorchEngine:
             eos_ids=tuple(loaded.eos_ids),
             routing=routing,
         )
-        self._rows = RowBatch(loaded, None if routing is None else find_routers(loaded.model))
+        self._routers = None if routing is None else find_routers(loaded.model)
+        self._rows = RowBatch(loaded, self._routers)
         self._stream = Stream(
             self._rows,
             Pace(max_rows=options.max_rows, yield_every=options.yield_every, least_share=_LEAST_SHARE),
@@ -144,7 +145,7 @@ class TorchEngine:
         with self._busy:
             for start in range(0, len(order), self._options.max_rows):
                 picked = order[start : start + self._options.max_rows]
-                batch = RowBatch.of(self._loaded, [requests[i] for i in picked])
+                batch = RowBatch.of(self._loaded, [requests[i] for i in picked], self._routers)
                 drafts = batch.drafts
                 while batch.drafts:
                     batch.advance(self.version, self._options.yield_every)

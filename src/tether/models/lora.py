@@ -198,8 +198,9 @@ def plain(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-def save_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Write the adapter alone as peft does, for ``PeftModel.from_pretrained(base, folder)``."""
+def save_adapter(model: PreTrainedModel, folder: Path, of: Mapping[str, Tensor] | None = None) -> None:
+    """Write the adapter alone as peft does, for ``PeftModel.from_pretrained(base, folder)``: the model's own, or one
+    that was published."""
     from safetensors.torch import save_file
 
     folder.mkdir()
@@ -209,8 +210,8 @@ def save_adapter(model: PreTrainedModel, folder: Path) -> None:
     config.inference_mode = True
     config.target_modules = sorted(config.target_modules)
     config.save_pretrained(folder)
-    tensors = {_PREFIX + name.replace(_NAME, "."): tensor.detach() for name, tensor in published(model).items()}
-    del tensors[_PREFIX + BASE]
+    held = published(model) if of is None else of
+    tensors = {_PREFIX + name.replace(_NAME, "."): held[name].detach() for name in held if name != BASE}
     save_file(tensors, folder / "adapter_model.safetensors")
 
 

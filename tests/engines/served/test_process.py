@@ -99,6 +99,15 @@ def test_a_server_that_was_killed_is_started_anew_when_it_is_needed(tmp_path: Pa
     server.gone()
 
 
+def test_a_server_goes_with_a_guard_that_is_killed(tmp_path: Path) -> None:
+    server = own(tmp_path)
+    asyncio.run(ready(server))
+    assert server._process is not None
+    server._process.kill()
+    wait_gone(pids(tmp_path)[:1])
+    os.kill(pids(tmp_path)[1], signal.SIGKILL)  # a worker that does not look after itself, as vLLM's do
+
+
 def test_no_server_outlives_the_process_that_started_it_however_that_ends(tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     code = f"""

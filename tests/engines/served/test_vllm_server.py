@@ -147,10 +147,10 @@ def test_hundreds_of_completions_stream_at_once() -> None:
         async def work() -> Any:
             await place.engine.load(place.publish(0))
             return await asyncio.gather(
-                *(place.engine.generate(ask(f"r{i}", seed=i, max_tokens=8)) for i in range(300))
+                *(place.engine.generate(ask(f"r{i}", seed=i, max_tokens=8)) for i in range(200))
             )
 
-        assert len(run(place, work)) == 300
+        assert len(run(place, work)) == 200
         assert place.engine.busy_s > 0
 
 

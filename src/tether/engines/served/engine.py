@@ -143,7 +143,8 @@ class ServedEngine:
         raise ResumeError("generations under way that were saved elsewhere cannot be gone on with at a server")
 
     async def close(self) -> None:
-        """End a server that we started, and let the connections go."""
+        """End a server that we started, and let the connections go; nothing that is under way comes back."""
+        self._forget("the engine was closed")
         for task in list(self._dropping):
             with suppress(asyncio.CancelledError):
                 await task
@@ -291,14 +292,18 @@ class ServedEngine:
         if self._held is not None or self._loading.locked():
             self._num_losses += 1
         self._held = None
+        self._forget(why)
+        self._server.end()
+        return self._lost_error(why)
+
+    def _forget(self, why: str) -> None:
+        """Have all that is under way end with an error."""
         here = asyncio.current_task()
         for flight in self._flights:
             if not flight.lost:
                 flight.lost = why
                 if flight.task is not None and flight.task is not here:
                     flight.task.cancel()
-        self._server.end()
-        return self._lost_error(why)
 
     def _lost_error(self, why: str) -> EngineLostError:
         return EngineLostError(f"{self._server.who} was lost: {why}; what was asked must be asked again")

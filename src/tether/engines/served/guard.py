@@ -7,6 +7,7 @@ one that started it. Called with the parent's process id, a folder that goes wit
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -15,13 +16,14 @@ import sys
 import time
 
 _LOOK_S = 0.2
+_PR_SET_PDEATHSIG = 1
 _TERM_S = 5.0
 """Seconds that a server has to end by itself."""
 
 
 def guard(parent: int, folder: str, command: list[str]) -> int:
     """Run the command until it ends, or the parent does, or this process is told to; its exit status."""
-    server = subprocess.Popen(command, start_new_session=True)
+    server = subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_parent)
     try:
         while server.poll() is None and os.getppid() == parent:
             time.sleep(_LOOK_S)
@@ -31,6 +33,12 @@ def guard(parent: int, folder: str, command: list[str]) -> int:
         if os.getppid() != parent:  # else it is the parent's
             shutil.rmtree(folder, ignore_errors=True)
     return server.returncode
+
+
+def _die_with_parent() -> None:
+    """Between fork and exec: have Linux end the server if this guard is killed, which can guard nothing then."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

@@ -78,8 +78,8 @@ class OpenaiSpeech:
         """Nothing: nothing is under way. A second version is refused where the server takes none."""
         if self._reload is None and self._has_taken:
             raise ConfigError(
-                f"the server at {self._client.url} serves the weights that it has, for nobody said how it takes others; "
-                "set engine.reload_url to train with it"
+                f"the server at {self._client.url} serves the weights that it has, for nobody said how it takes "
+                "others; set engine.reload_url to train with it"
             )
 
     async def take(self, folder: Path, label: str, way: InFlight) -> None:

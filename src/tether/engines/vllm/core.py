@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,11 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tether.engines.vllm.experts import plain_experts
 from tether.engines.vllm.kept import KeptWatch, ids_of
 from tether.engines.vllm.packing import packed_anew
+from tether.engines.vllm.routes import Read, Routed, has_experts, routes_of
+from tether.engines.vllm.transfer import open_transfer, register_handover
 from tether.engines.vllm.undisturbed import undisturbed
 from tether.errors import ConfigError, ModelError
 from tether.models.loading import LoadedModel
+from tether.models.routers import RoutingShape
 from tether.records import Ints
 
 if TYPE_CHECKING:
@@ -32,6 +37,10 @@ ENVIRONMENT = {
 }
 """What vLLM reads: its engine in this process; threads left to the system, for pinned ones spin on cores that others
 need; nobody told; only errors in the log. All but the first may be set by whoever starts the run."""
+
+
+ADAPTER = 1
+"""What vLLM calls the adapter."""
 
 
 class Made(NamedTuple):
@@ -55,12 +64,15 @@ class Step:
 
     made: Mapping[str, Made]
     """By request; not of those whose prompt is not read to its end."""
-    read: Mapping[str, tuple[int, int]]
-    """By request, the first position that was computed and the one after the last: of prompts, chunk by chunk."""
+    read: Mapping[str, Read]
+    """By request; of prompts, chunk by chunk."""
+    routed: Mapping[str, Routed]
+    """By request, the experts of what was read, where they are watched."""
 
 
-def open_core(skeleton: LoadedModel, options: Vllm, device: str) -> Core:
-    """Start vLLM with a model's own weights. Random numbers of this process are left as they were."""
+def open_core(skeleton: LoadedModel, options: Vllm, device: str, adapter: Mapping[str, Any] | None = None) -> Core:
+    """Start vLLM with a model's own weights, for an adapter if there is to be one. Random numbers of
+    this process are left as they were."""
     for name, value in ENVIRONMENT.items():
         os.environ[name] = value if name.endswith("MULTIPROCESSING") else os.environ.get(name, value)
     try:
@@ -79,15 +91,19 @@ def open_core(skeleton: LoadedModel, options: Vllm, device: str) -> Core:
     if current_platform.is_cpu():
         # It compiles the counting of a token's rank, which nobody reads, with a C++ compiler: 20 seconds.
         type(current_platform).simple_compile_backend = "eager"
+    from vllm.config.weight_transfer import WeightTransferConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    register_handover()
     arguments = EngineArgs(
         model=skeleton.source,
         dtype=options.dtype,  # type: ignore[arg-type, unused-ignore]
         max_model_len=options.context or skeleton.context,
         max_num_seqs=options.max_rows,
-        max_num_batched_tokens=max(8192, options.max_rows),
+        max_num_batched_tokens=max(8192, options.max_rows, options.context or skeleton.context),
+        # rows have seeds, and a generator of a CPU cannot be put back, which reading a prompt in parts asks for
+        enable_chunked_prefill=not current_platform.is_cpu(),
         kv_cache_memory_bytes=int(options.kv_cache_gib * 2**30),
         enable_prefix_caching=options.prefix_cache,
         enforce_eager=options.eager,
@@ -100,10 +116,13 @@ def open_core(skeleton: LoadedModel, options: Vllm, device: str) -> Core:
         disable_log_stats=True,
         use_tqdm_on_load=False,
         seed=0,
+        weight_transfer_config=None if options.transfer == "reload" else WeightTransferConfig(backend=options.transfer),
+        enable_return_routed_experts=has_experts(skeleton.model.config) and not current_platform.is_cpu(),
         return_sampling_mask=not options.truncation.is_none and not current_platform.is_cpu(),
+        **(adapter or {}),
     )
-    with undisturbed():
-        return Core(LLMEngine.from_engine_args(arguments), skeleton.eos_ids)
+    with undisturbed(), plain_experts() if current_platform.is_cpu() else nullcontext():
+        return Core(LLMEngine.from_engine_args(arguments), skeleton.eos_ids, options.transfer)
 
 
 class Core:
@@ -112,18 +131,27 @@ class Core:
     Args:
         engine: in this process, synchronous.
         eos_ids: any of these ends a completion.
+        transfer: how weights get into it.
     """
 
-    def __init__(self, engine: Any, eos_ids: Sequence[int]) -> None:
+    def __init__(self, engine: Any, eos_ids: Sequence[int], transfer: str = "reload") -> None:
         self._engine, self._eos_ids = engine, list(eos_ids)
         self._client = engine.engine_core
         self._scheduler = self._client.engine_core.scheduler
         self._runner = engine.model_executor.driver_worker.model_runner
         self._is_on_cpu = self._runner.device.type == "cpu"
         self._watch = KeptWatch(self._runner)
+        self._transfer = open_transfer(transfer, lambda method, *args: engine.collective_rpc(method, args=args))
+        self._routes = routes_of(self._runner, is_on_cpu=self._is_on_cpu)
+        self._adapter: Any = None
         self._scheduled: Any = None
         self._schedule = self._scheduler.schedule
         self._scheduler.schedule = self._schedule_and_tell
+
+    @property
+    def routing(self) -> RoutingShape | None:
+        """What routes look like; ``None`` where they cannot be told."""
+        return None if self._routes is None else self._routes.shape
 
     def add(self, name: str, ids: Sequence[int], sampling: Mapping[str, Any], salt: str) -> None:
         """Let a request join the next step; what it has in common with others of its ``salt`` is computed once."""
@@ -136,6 +164,7 @@ class Core:
             name,
             tokens_input(list(ids), cache_salt=salt),
             params,
+            lora_request=self._adapter,
             supported_tasks=self._engine.get_supported_tasks(),
         )
         self._client.add_request(request)
@@ -144,9 +173,10 @@ class Core:
         """Forget requests."""
         self._client.abort_requests(list(names))
 
-    def step(self, *, watch_kept: bool = False) -> Step:
+    def step(self, *, watch_kept: bool = False, watch_routes: bool = False) -> Step:
         """One token a row."""
-        with undisturbed(), self._watch.on(watch_kept):
+        watch = nullcontext() if self._routes is None else self._routes.on(watch_routes)
+        with undisturbed(), self._watch.on(watch_kept), watch:
             outputs = self._client.get_output().outputs
         made = {}
         for out in outputs:
@@ -163,12 +193,30 @@ class Core:
             if watch_kept:
                 kept = self._watch.of(out.request_id) if out.new_sampling_mask is None else ids_of(out)
             made[out.request_id] = Made(token, float(logp[0]), ids[1:], logp[1:], kept, self._has_stopped(out))
-        return Step(made, self._read())
+        read = self._read()
+        routed = self._routes.of(outputs, read) if watch_routes and self._routes is not None else {}
+        return Step(made, read, routed)
 
     def reload(self, weights: Iterator[tuple[str, Tensor]]) -> None:
         """Replace all weights in place, under their names in files; vLLM lays them out anew."""
         with undisturbed(), packed_anew(self._runner.get_model()) if self._is_on_cpu else nullcontext():
-            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            if self._transfer is None:
+                self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            else:
+                self._transfer.send(dict(weights))
+
+    def replace_adapter(self, folder: Path) -> None:
+        """Have rows go through the adapter in a peft folder from the next step on, those under way too.
+
+        It is one adapter to vLLM, loaded in place, so that a row never asks for one that is gone.
+        """
+        from vllm.lora.request import LoRARequest
+
+        known = {"lora_name": "tether", "lora_int_id": ADAPTER, "lora_path": str(folder)}
+        self._engine.add_lora(LoRARequest(**known, load_inplace=True))
+        if (held := self._engine.list_loras()) != {ADAPTER}:
+            raise ModelError(f"vLLM must hold the adapter that it was given and no other; it lists {sorted(held)}")
+        self._adapter = LoRARequest(**known)
 
     def label(self, version: int) -> None:
         """Tell vLLM what its weights are called."""
@@ -202,11 +250,13 @@ class Core:
         self._scheduled = self._schedule(*args, **options)
         return self._scheduled
 
-    def _read(self) -> dict[str, tuple[int, int]]:
+    def _read(self) -> dict[str, Read]:
         scheduled, self._scheduled = self._scheduled, None
         if scheduled is None:
             return {}
         again = scheduled.scheduled_cached_reqs
         starts = {r.req_id: r.num_computed_tokens for r in scheduled.scheduled_new_reqs}
         starts |= dict(zip(again.req_ids, again.num_computed_tokens, strict=True))
-        return {name: (starts[name], starts[name] + count) for name, count in scheduled.num_scheduled_tokens.items()}
+        new = {r.req_id for r in scheduled.scheduled_new_reqs}
+        counts = scheduled.num_scheduled_tokens.items()
+        return {name: Read(starts[name], starts[name] + count, name in new) for name, count in counts}

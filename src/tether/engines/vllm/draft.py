@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from tether.engines.vllm.core import Made
+from tether.engines.vllm.routes import Routed
+from tether.models.routers import RoutingShape
 from tether.ports import GenerationRequest
-from tether.records import Completion, Finish, Ints, KeptSets
+from tether.records import NO_EXPERT, Completion, Experts, Finish, Ints, KeptSets
 
 _EMPTY: Ints = np.empty(0, np.int32)
 
@@ -17,8 +19,10 @@ _EMPTY: Ints = np.empty(0, np.int32)
 class Draft:
     """Its request, its tokens so far, and where they came from."""
 
-    def __init__(self, request: GenerationRequest) -> None:
+    def __init__(self, request: GenerationRequest, routing: RoutingShape | None) -> None:
         self.request = request
+        self._routing = routing
+        self._routed: list[Routed] = []
         self.cached = -1
         """Version that computed the oldest entry of its cache; -1: there is none yet."""
         self.has_stopped = False
@@ -85,6 +89,12 @@ class Draft:
             self._kept.append(_EMPTY if made.kept is None else made.kept)
         self.has_stopped = made.has_stopped
 
+    def route(self, routed: Routed) -> None:
+        """Experts of some of its tokens. What is known of one stays: the route that it was sampled with, not that of a
+        cache computed anew."""
+        if self.request.routing:
+            self._routed.append(routed)
+
     def completion(self) -> Completion:
         """The tokens so far; ``interrupted`` unless it has ended by itself."""
         finish: Finish = "stop" if self.has_stopped else "interrupted" if self.num_left else "length"
@@ -101,13 +111,27 @@ class Draft:
             kept=KeptSets(ids=np.concatenate([_EMPTY, *self._kept]), starts=np.cumsum(sizes, dtype=np.int64))
             if self.wants_kept
             else None,
+            experts=self._experts(),
         )
+
+    def _experts(self) -> Experts | None:
+        if not self.request.routing or self._routing is None:
+            return None
+        experts = self._routing.unknown(len(self.request.prompt_ids) + self.count)
+        for start, rows in reversed(self._routed):  # the first to be told is the last to be laid, over all others
+            into = experts[start : start + len(rows)]
+            np.copyto(into, rows[: len(into)], casting="unsafe", where=rows[: len(into)] != NO_EXPERT)
+        if self.count:  # its route, if it has one, is of a cache that is being computed anew
+            experts[-1] = NO_EXPERT
+        return experts
 
     def _begin_with(self, made: Completion) -> None:
         self._ids, self._logp, self._version = made.token_ids.tolist(), made.logp.tolist(), made.version.tolist()
         self._cached = list(self._version) if made.cached_version is None else made.cached_version.tolist()
         if (k := self.request.alternatives) and made.top_k_ids is not None and made.top_k_logp is not None:
             self._top_ids, self._top_logp = list(made.top_k_ids[:, :k]), list(made.top_k_logp[:, :k])
+        if made.experts is not None:
+            self.route(Routed(0, made.experts))
         if self.wants_kept:
             self._kept = [_EMPTY if made.kept is None else made.kept.of(token) for token in range(len(made))]
 

@@ -10,6 +10,7 @@ from tether.engines.busy import Busy
 from tether.engines.requests import Servable
 from tether.engines.sequence import check_follows, is_same
 from tether.engines.stream import Pace, Stream
+from tether.engines.vllm.adapter import Adapter
 from tether.engines.vllm.core import Core
 from tether.engines.vllm.options import TEMPERATURES, Vllm
 from tether.engines.vllm.rows import VllmRows
@@ -33,11 +34,21 @@ class VllmEngine:
         options: the table.
         store: where versions come from.
         clock: one step is one ``generate_token``, whatever is read in it.
+        adapter: with which ``core`` was opened, and which is published in the place of all weights.
     """
 
-    def __init__(self, core: Core, skeleton: LoadedModel, options: Vllm, *, store: WeightStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        core: Core,
+        skeleton: LoadedModel,
+        options: Vllm,
+        *,
+        store: WeightStore,
+        clock: Clock,
+        adapter: Adapter | None = None,
+    ) -> None:
         self._core, self._options, self._store = core, options, store
-        self._filed = Filed(skeleton)
+        self._taken = Filed(skeleton) if adapter is None else adapter
         self._held: Publication | None = None
         self._lost = ""
         """Why it holds no whole version any more."""
@@ -46,7 +57,7 @@ class VllmEngine:
             vocabulary=int(skeleton.model.get_input_embeddings().num_embeddings),
             context=options.context or skeleton.context,
             eos_ids=tuple(skeleton.eos_ids),
-            routing=None,
+            routing=core.routing,
         )
         self._stream = Stream(
             VllmRows(core, self._salt),
@@ -58,8 +69,8 @@ class VllmEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """Those of its kind."""
-        return self._options.capabilities
+        """Those of its kind, routes if vLLM's model has routers that can be listened to."""
+        return replace(self._options.capabilities, routing=self._core.routing is not None)
 
     @property
     def version(self) -> int:
@@ -167,14 +178,14 @@ class VllmEngine:
                     f"received weights must be those of the publication; version {publication.version} was announced "
                     f"as {publication.fingerprint} and arrived as {arrived}: the engine keeps version {self.version}"
                 )
-            self._filed.check(received)
+            self._taken.check(received)
             self._replace(publication, received)
         self._held = publication
         return arrived
 
     def _replace(self, publication: Publication, received: Mapping[str, Tensor]) -> None:
         try:
-            self._core.reload(self._filed(received))
+            self._taken.put(received, self._core)
             self._core.label(publication.version)
         except Exception as error:
             self._lost = f"vLLM failed while it took version {publication.version} ({type(error).__name__}: {error})"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tether.engines.options import SamplingOptions
+from tether.engines.vllm.transfer import TRANSFERS
 from tether.errors import ConfigError
 from tether.models.lora import Lora
 from tether.ports import Clock, EngineCapabilities, WeightStore
@@ -43,8 +44,14 @@ class Vllm(SamplingOptions):
     eager: bool = True
     """Whether the model runs as it is written; false: compiled and with CUDA graphs, which takes long to start."""
 
+    transfer: str = "reload"
+    """How weights get into vLLM: ``reload``, through its loader, all at once; or through its weight-transfer API,
+    ``handover`` inside this process or ``nccl`` between two of its GPUs (not run on hardware yet)."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.transfer not in TRANSFERS:
+            raise ConfigError(f"engine.transfer must be one of {', '.join(TRANSFERS)}; got {self.transfer!r}")
         least, most = TEMPERATURES
         if self.temperature and not least <= self.temperature <= most:
             raise ConfigError(
@@ -58,14 +65,16 @@ class Vllm(SamplingOptions):
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """All but entropy and routes."""
+        """All but entropy."""
         return EngineCapabilities(
             logp="processed",
             token_versions=True,
             alternatives=True,
+            routing=True,
             truncation=True,
             kept=True,
             in_flight=("finish", "keep", "recompute", "restart"),
+            lora=True,
             seeded=True,
             virtual_time=True,
             cpu=True,
@@ -75,11 +84,12 @@ class Vllm(SamplingOptions):
         self, source: str, *, store: WeightStore, clock: Clock, device: str, lora: Lora | None = None
     ) -> VllmEngine:
         """Start vLLM with the model of ``source``; its weights have version -1 until the first ``load``."""
+        from tether.engines.vllm.adapter import Adapter
         from tether.engines.vllm.core import open_core
         from tether.engines.vllm.engine import VllmEngine
         from tether.models.loading import load_skeleton
 
-        if lora is not None:
-            raise ConfigError("engine 'vllm' takes no adapter yet; set model.lora_rank = 0, or engine.kind = 'torch'")
         skeleton = load_skeleton(source, dtype=self.dtype)
-        return VllmEngine(open_core(skeleton, self, device), skeleton, self, store=store, clock=clock)
+        adapter = None if lora is None else Adapter(source, lora, self.dtype)
+        core = open_core(skeleton, self, device, None if adapter is None else adapter.arguments())
+        return VllmEngine(core, skeleton, self, store=store, clock=clock, adapter=adapter)

@@ -38,8 +38,10 @@ class VllmRows:
         """Let these be read from the next step on."""
         self._leave()
         for request in requests:
-            draft, name = Draft(request), self._name(request.id)
-            self._core.add(name, draft.prefix, draft.sampling(), self._salt())
+            draft, name = Draft(request, self._core.routing), self._name(request.id)
+            # whose routes are told must find no cache entries of which none was taken down
+            salt = f"{self._salt()} routed" if request.routing else self._salt()
+            self._core.add(name, draft.prefix, draft.sampling(), salt)
             self._drafts[name] = draft
 
     def recompute(self) -> None:
@@ -64,14 +66,20 @@ class VllmRows:
         return num_steps, ended
 
     def _step(self, version: int) -> list[Draft]:
-        step = self._core.step(watch_kept=any(draft.wants_kept for draft in self._drafts.values()))
+        step = self._core.step(
+            watch_kept=any(draft.wants_kept for draft in self._drafts.values()),
+            watch_routes=any(draft.request.routing for draft in self._drafts.values()),
+        )
         self._num_idle = 0 if step.made else self._num_idle + 1
         if self._num_idle > MOST_IDLE_STEPS:
             raise ModelError(
                 f"every row must get on; vLLM decoded {len(self._drafts)} rows for {MOST_IDLE_STEPS} steps without a "
                 "token: give it a larger engine.kv_cache_gib, or fewer engine.max_rows"
             )
-        for name, (start, _) in step.read.items():
+        for name, routed in step.routed.items():
+            if (draft := self._drafts.get(name)) is not None:
+                draft.route(routed)
+        for name, (start, _, _) in step.read.items():
             # From the first position on: all its entries are new. From a later one at first: others of this version
             # computed what lies before.
             if (draft := self._drafts.get(name)) is not None and (start == 0 or draft.cached < 0):

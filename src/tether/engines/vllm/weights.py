@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor
 
 from tether.engines.fitting import check_fits
+from tether.engines.vllm.core import Core
 from tether.models.loading import LoadedModel
 from tether.models.lora import published
 
@@ -31,6 +32,10 @@ class Filed:
     def check(self, received: Mapping[str, Tensor]) -> None:
         """Refuse weights of another model."""
         check_fits(self._own, received)
+
+    def put(self, received: Mapping[str, Tensor], core: Core) -> None:
+        """Have vLLM replace its weights by these."""
+        core.reload(self(received))
 
     def __call__(self, received: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Every tensor once, by its name in files."""
