@@ -46,6 +46,7 @@ SERVER: Final = "tests/vllm/test_server.py::"
 DOUBLE: Final = f"{UNVERIFIED}against a double of its protocol alone, "
 SGLANG: Final = f"{DOUBLE}tests/engines/served/test_sglang.py::"
 VLLM_DOUBLE: Final = "tests/engines/served/test_vllm_server.py::"
+OPENAI: Final = f"{DOUBLE}tests/engines/served/test_openai.py::"
 NO_SERVER: Final = f"{UNVERIFIED}no server of another kind was run"
 EVIDENCE: Final[Evidence] = {
     "torch": {
@@ -74,6 +75,8 @@ EVIDENCE: Final[Evidence] = {
         "token_versions": f"{VLLM}test_in_flight.py::test_recompute_goes_on_as_if_the_new_weights_had_read_everything",
         "truncation": f"{VLLM}test_sampling.py::test_truncated_log_probs_are_those_over_the_kept_set",
         "kept": f"{VLLM}test_sampling.py::test_kept_sets_are_what_the_truncation_says",
+        "routing": f"{VLLM}test_routes.py::test_routes_of_a_mixed_batch_are_those_of_the_trainers_routers",
+        "lora": f"{VLLM}test_lora.py::test_each_adapter_that_arrives_is_the_one_that_answers",
         "in_flight/finish": f"{VLLM}test_in_flight.py::test_finish_lets_rows_end_and_nobody_join",
         "in_flight/keep": f"{VLLM}test_in_flight.py::test_keep_goes_on_over_old_keys_and_says_so",
         "in_flight/recompute": f"{VLLM}test_in_flight.py::"
@@ -110,9 +113,9 @@ EVIDENCE: Final[Evidence] = {
         "test_completions_that_are_told_to_restart_come_back_with_what_they_have_and_go_on",
     },
     "openai": {
-        "logp": NO_SERVER,
+        "logp": f"{OPENAI}test_log_probs_that_are_said_to_be_processed_are_looked_at_where_that_matters",
         "truncation": NO_SERVER,
-        "in_flight/finish": NO_SERVER,
+        "in_flight/finish": f"{OPENAI}test_loads_inside_completions_are_refused",
         "cpu": NO_SERVER,
     },
 }

@@ -306,3 +306,28 @@ def test_numbers_that_look_like_a_known_fault_are_called_by_its_name(fault, opti
 def test_a_sound_engine_has_no_fault_at_any_temperature():
     for temperature in (0.7, 1.0, 1.4):
         assert probe(ProbeSettings(source="tiny-dense", prompts=6, temperature=temperature)).faults == ()
+
+
+def test_what_truncation_cuts_away_is_told_apart_from_the_arithmetic_and_its_replay_takes_it_out(capsys):
+    words = ("--prompts", 6, "--completions", 2, "--top-p", "0.9", "--engine-dtype", "float32")
+    told = tether(capsys, "probe", "tiny-dense", *words, "--json")
+    (found,) = json.loads(told.out)["probes"]
+    before, after = found["without_replay"]["all"], found["with_replay"]["all"]
+    assert found["replays"] == ["support"]
+    assert found["truncation"] == {"top_k": 0, "top_p": 0.9, "min_p": 0.0}
+    assert before["mean"] == pytest.approx(-found["lost_nats"], abs=1e-5)  # all tokens are off, to one side
+    assert found["lost_nats"] > 1e-3 > 1e-4 > after["max"]
+    assert found["verdict"].startswith("What removes the mismatch: algorithm.replay = support")
+    told = tether(capsys, "probe", "tiny-dense", "--no-trials", *words)
+    assert "over the whole vocabulary a token's log-prob is 0.0" in told.out
+    assert 'algorithm.replay=[{name="support"}]' in told.out or "no threshold" in told.out
+
+
+def test_an_engine_that_does_not_say_what_it_kept_has_the_shift_in_its_mismatch_and_it_is_said(capsys):
+    words = ("--engine", "doctored", "--set", "engine.fault=silent on kept sets", "--top-p", "0.9")
+    told = tether(capsys, "probe", "tiny-dense", *FEW, *words)
+    assert told.code == 0, told.err
+    assert "does not say which: d has in it what was cut away" in told.out
+    told = tether(capsys, "probe", "tiny-dense", *FEW, *words, "--replay", "support")
+    assert told.code == 1
+    assert "engine 'doctored' cannot report what each token was sampled among" in told.err

@@ -48,7 +48,8 @@ class DoctoredEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return self.inner.capabilities
+        can = self.inner.capabilities
+        return replace(can, kept=False) if self.options.fault == "silent on kept sets" else can
 
     @property
     def version(self) -> int:

@@ -116,6 +116,14 @@ def test_no_false_alarm_in_other_formats(tmp_path, formats):
         assert event.metrics["probe/distance"].value <= event.metrics["probe/allowed"].value / 2
 
 
+def test_each_of_several_engines_has_figures_of_its_own(tmp_path):
+    told = doctored_run(tmp_path / "run", "none", "run.steps=1", "placement.engines=2").of("check")
+    for event in told:
+        own = sorted(name for name in event.metrics if name.startswith("probe/distance/"))
+        assert len(own) == 2
+        assert event.metrics["probe/close_looks"].value <= 2
+
+
 # --- engines that are wrong
 
 
