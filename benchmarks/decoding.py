@@ -1,14 +1,12 @@
-"""Tokens a second of the torch engine against ``generate`` of transformers, with what the forward passes alone allow.
+"""Tokens a second of the embedded engine, with what the forward passes alone allow; engines.py has it against others.
 
-Same prompts, number format, threads and number of new tokens, plain sampling at temperature 1, no end of sequence;
-rounds alternate, medians are printed. The engine also reports log-probabilities and entropies, ``generate`` does not.
 ``floor`` is what the forward passes alone allow, measured inside the same runs. Rows of group 8 are eight completions a
 prompt. Then requests asked one by one, as a run asks them, against the same ones answered in lots: all at once, with as
 many rows; and more than there are rows, of limits that differ, so that rows join and leave all the time. The last block
 measures the parts a decode path is made of, each against what else it could be.
 
     tether model smollm2 --out smollm2          # once
-    python benchmarks/engine.py                 # or --model FOLDER, --dtype float32, --rounds N
+    python benchmarks/decoding.py               # or --model FOLDER, --dtype float32, --rounds N
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from tether.engines.attention import grouped_attention
 from tether.engines.sampling import sample
 from tether.engines.torch import Torch, TorchEngine
-from tether.models.loading import LoadedModel, load_model
+from tether.models.loading import load_model
 from tether.placement.inline import FreeClock
 from tether.ports import GenerationRequest
 from tether.records import Completion
@@ -75,20 +73,6 @@ def prompts_of(rows: int, group: int, vocabulary: int) -> torch.Tensor:
     return torch.randint(2, vocabulary, (rows // group, PROMPT), generator=numbers).repeat_interleave(group, dim=0)
 
 
-def peer(loaded: LoadedModel, prompts: torch.Tensor) -> Callable[[], object]:
-    from transformers import GenerationConfig
-
-    config = GenerationConfig(
-        do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=NEW, min_new_tokens=NEW, pad_token_id=0
-    )
-
-    def work() -> None:
-        made = loaded.model.generate(prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
-        assert made.shape == (len(prompts), PROMPT + NEW), made.shape
-
-    return work
-
-
 def ours(engine: TorchEngine, prompts: torch.Tensor) -> Callable[[], object]:
     requests = [
         GenerationRequest(id=str(i), prompt_ids=tuple(ids), seed=i, max_tokens=NEW, temperature=1.0)
@@ -102,27 +86,21 @@ def ours(engine: TorchEngine, prompts: torch.Tensor) -> Callable[[], object]:
     return work
 
 
-def compare(source: str, dtype: str, rounds: int) -> None:
-    stock, own = load_model(source, dtype=dtype), replace(load_model(source, dtype=dtype), eos_ids=())
-    stock.model.generation_config.eos_token_id = None
-    own_passes, stock_passes = Passes(own.model), Passes(stock.model)
+def floors(source: str, dtype: str, rounds: int) -> None:
+    own = replace(load_model(source, dtype=dtype), eos_ids=())
+    passes = Passes(own.model)
     engine = TorchEngine(own, Torch(dtype=dtype), store=MemoryStore(dtype), clock=FreeClock())
     print(f"\n{Path(source).name}, {dtype}: {PROMPT} prompt tokens, {NEW} new ones, medians of {rounds}; tokens/s")
-    print("rows group   tether  a cpu-s  floor   generate  a cpu-s  floor   ratio  cpu ratio")
+    print("rows group   tether  a cpu-s  floor   time of the floor's")
     own_cpu_s = {}
     for rows, group in [(rows, 1) for rows in ROWS] + [(rows, GROUP) for rows in ROWS if rows >= GROUP]:
-        prompts = prompts_of(rows, group, stock.model.config.vocab_size)
-        works = [(ours(engine, prompts), own_passes), (peer(stock, prompts), stock_passes)]
-        for work, _ in works:
-            work()
-        pairs = [[timed(work, passes) for work, passes in works] for _ in range(rounds)]
-        mine, theirs = (median(list(column)) for column in zip(*pairs, strict=True))
+        work = ours(engine, prompts_of(rows, group, own.model.config.vocab_size))
+        work()
+        mine = median([timed(work, passes) for _ in range(rounds)])
         own_cpu_s[rows, group] = mine.cpu_s
-        columns = [f"{rows:4d} {group:5d} "]
-        for one in (mine, theirs):
-            wall, cpu, inside = (rows * NEW / seconds for seconds in (one.wall_s, one.cpu_s, one.inside_s))
-            columns.append(f"{wall:8.0f} {cpu:8.0f} {inside:6.0f}  ")
-        print(*columns, f"{theirs.wall_s / mine.wall_s:5.2f} {theirs.cpu_s / mine.cpu_s:10.2f}", flush=True)
+        wall, cpu, inside = (rows * NEW / seconds for seconds in (mine.wall_s, mine.cpu_s, mine.inside_s))
+        ratio = mine.wall_s / mine.inside_s
+        print(f"{rows:4d} {group:5d}  {wall:8.0f} {cpu:8.0f} {inside:6.0f}   {ratio:5.2f}", flush=True)
     for rows in (rows for rows in ROWS if rows >= GROUP):
         gain = own_cpu_s[rows, 1] / own_cpu_s[rows, GROUP]
         print(f"{rows} rows in groups of {GROUP} take {1 / gain:.2f} of the cpu-seconds of as many single prompts")
@@ -229,10 +207,10 @@ def main() -> int:
     given = parser.parse_args()
     has_model = (Path(given.model) / "config.json").is_file()
     print_machine()
-    compare("tiny-moe", given.dtype, given.rounds)
+    floors("tiny-moe", given.dtype, given.rounds)
     stream("tiny-moe", given.dtype, given.rounds)
     if has_model:
-        compare(given.model, given.dtype, given.rounds)
+        floors(given.model, given.dtype, given.rounds)
         stream(given.model, given.dtype, given.rounds)
     else:
         print(
