@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tether.cli.probe_table import MEASURES, Table, told_of
 from tether.config.probe import Probed
+from tether.pipeline.places import order_of
 from tether.report.probe import ProbePage, Way
 
 
@@ -24,7 +25,7 @@ def comparison_of(found: Sequence[Probed]) -> Table:
         rows.append(("tokens rerouted", *("-" if share is None else f"{share:.2%}" for share in shares)))
     for split in ("by_position", "by_probability"):
         parts = [getattr(probed.without, split) for probed in found]
-        for name in dict.fromkeys(name for part in parts for name in part):
+        for name in sorted({name for part in parts for name in part}, key=order_of):
             cells = [part.get(name) for part in parts]
             rows.append((f"{name}: mean |d|", *("-" if d is None else f"{d.abs_mean:.4g}" for d in cells)))
     settings = dict.fromkeys(trial.setting for probed in found for trial in probed.trials)

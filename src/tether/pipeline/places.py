@@ -47,6 +47,17 @@ def by_probability(logp_behavior: Floats) -> dict[str, Mask]:
     return {name: part for name, part in parts.items() if part.any()}
 
 
+def order_of(name: str) -> float:
+    """Where a part stands among those of its kind.
+
+    >>> sorted(["mu above 0.9", "mu 0.01 to 0.1", "mu 0 to 0.001"], key=order_of)
+    ['mu 0 to 0.001', 'mu 0.01 to 0.1', 'mu above 0.9']
+    >>> sorted(["token 9-32", "token above 8192", "token 1"], key=order_of)
+    ['token 1', 'token 9-32', 'token above 8192']
+    """
+    return float(name.split()[2 if "above" in name else 1].partition("-")[0])
+
+
 def _span(first: int, last: int) -> str:
     """``1``, ``2-8``."""
     return str(first) if first == last else f"{first}-{last}"
