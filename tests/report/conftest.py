@@ -61,6 +61,8 @@ def metrics_of(step: int, rng: np.random.Generator) -> Metrics:
         "correction/tis/mean_weight": 0.97 + 0.01 * float(rng.uniform()),
         "correction/tis/zero_fraction": 0.006,
         "mismatch/policy_abs_mean": 0.75 * abs_mean,
+        "mismatch/lost_mass_mean": 0.02,
+        "mismatch/lost_mass_max": 0.1,
         "mismatch/engine_abs_mean": 0.25 * abs_mean,
         "mismatch/engine_cached_abs_mean": 0.5 * abs_mean,
         "policy/step_size": 0.85 + 0.02 * float(rng.uniform()),

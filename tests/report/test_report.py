@@ -265,6 +265,7 @@ def test_a_box_of_what_the_recipe_has_not_is_left_out(tmp_path):
         "policy/step_size": 0.9,
         "correction/tis/mean_weight": 1.0,
         "mismatch/policy_abs_mean": 0.1,
+        "mismatch/lost_mass_mean": 0.02,
     }
     text = parse(write_report(run_of(tmp_path / "all", numbers).folder)).text
     assert all(panel.title in text for panel in PANELS if panel.is_optional)
