@@ -37,8 +37,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncation:
-    """Which ids may be sampled: the most probable ones, under ``softmax(logits / temperature)``. All limits hold at
-    once, and what they leave is renormalized.
+    """Which ids may be sampled: the most probable ones, under ``softmax(logits / temperature)``. What the limits leave
+    is renormalized.
 
     >>> Truncation(top_k=20).is_none, Truncation().is_none
     (False, True)
@@ -47,7 +47,8 @@ class Truncation:
     top_k: int = 0
     """So many of the most probable; 0: all."""
     top_p: float = 1.0
-    """The fewest of the most probable that together have at least this probability (the nucleus); 1: all."""
+    """The fewest of the most probable that together have at least this share of what ``top_k`` left (the nucleus); 1:
+    all."""
     min_p: float = 0.0
     """Those at least this times as probable as the most probable; 0: all."""
 

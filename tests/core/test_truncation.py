@@ -28,10 +28,11 @@ def plain(logp: list[float], cut: Truncation) -> list[int]:
     """The kept ids of one row."""
     order = sorted(range(len(logp)), key=lambda i: (-logp[i], i))
     kept, mass = [], 0.0
+    left = sum(math.exp(logp[i]) for i in order[: cut.top_k or None])
     for rank, i in enumerate(order):
         if rank and (
             (cut.top_k and rank >= cut.top_k)
-            or (cut.top_p < 1 and mass >= cut.top_p)
+            or (cut.top_p < 1 and mass >= cut.top_p * left)
             or math.exp(logp[i] - logp[order[0]]) < cut.min_p
             or logp[i] < -103.9
         ):

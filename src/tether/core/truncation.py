@@ -67,8 +67,8 @@ class Prefix(NamedTuple):
 def kept_of(logp: Float[Tensor, "B V"], limits: Limits) -> Kept:
     """The ids that are kept of ``softmax(logits / temperature)``, whose logarithm is given.
 
-    All limits hold at once, each on the distribution before truncation; one id at least is kept, and none of
-    probability 0. Of ids that are equally probable, those with the smaller numbers go first; so what is kept of a row
+    Top-k comes first; the nucleus of top-p is of what that left, renormalized; min-p compares with the most probable.
+    One id at least is kept, and none of probability 0. Of ids that are equally probable, those with the smaller numbers go first; so what is kept of a row
     depends on that row alone. Nothing waits for a GPU.
 
     >>> logp = torch.tensor([[3.0, 2.0, 1.0, 0.0, -1.0]]).log_softmax(-1)
@@ -90,7 +90,8 @@ def prefix_of(logp: Float[Tensor, "B V"], limits: Limits) -> Prefix:
     if logp.device.type != "cpu" or logp.shape[-1] <= ROOM:
         return _prefix(logp.sort(dim=-1, descending=True).values, limits)
     found = _prefix(logp.topk(ROOM, dim=-1).values, limits)
-    rows = ((found.num == ROOM) & ~limits.is_off).nonzero()[:, 0]
+    is_far = limits.top_k.isfinite() & (limits.top_k > ROOM) & limits.top_p.isfinite()  # what they weigh is not known
+    rows = (((found.num == ROOM) & ~limits.is_off) | is_far).nonzero()[:, 0]
     if not len(rows):
         return found
     # numpy sorts three times as fast as torch on a CPU
@@ -104,9 +105,16 @@ def _prefix(top: Tensor, limits: Limits) -> Prefix:
     weight = (top.double() - first).exp()
     total = weight.cumsum(-1)
     before = pad(total[:, :-1], (1, 0))
-    is_kept = (before < limits.top_p[:, None] * (-first).exp()) & (weight >= limits.min_p[:, None]) & (top.exp() > 0)
+    left = torch.where(limits.top_k.isinf(), (-first).exp()[:, 0], _weight_of(total, limits.top_k))
+    is_kept = (before < (limits.top_p * left)[:, None]) & (weight >= limits.min_p[:, None]) & (top.exp() > 0)
     is_kept &= torch.arange(top.shape[-1], device=top.device) < limits.top_k[:, None]
     num = is_kept.sum(-1).clamp(min=1)
     last = (num - 1)[:, None]
     log_mass = (first + total.gather(-1, last).log())[:, 0].masked_fill(limits.is_off, 0.0)
     return Prefix(num, top.gather(-1, last)[:, 0], log_mass)
+
+
+def _weight_of(total: Tensor, top_k: Tensor) -> Tensor:
+    """Of the first ``top_k`` of each row."""
+    last = top_k.clamp(1, total.shape[-1]).long() - 1
+    return total.gather(-1, last[:, None])[:, 0]
