@@ -31,7 +31,7 @@ class Engines:
                 raise self._opened
             return self._opened
 
-        return SimpleNamespace(dtype="float32", open=open)
+        return SimpleNamespace(dtype="float32", open=open, capabilities=SimpleNamespace(virtual_time=True))
 
 
 def engine_of(tmp_path, opened):
