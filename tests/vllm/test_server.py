@@ -86,7 +86,6 @@ class Home:
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     home = Home()
     home.run(home.load(home.made()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -25,6 +26,10 @@ _END_S: Final = 15.0
 """Longest time that the guard takes to end a server."""
 _TAIL: Final = 30
 """Lines of a server's log that an error shows."""
+_NAMED: Final = 3
+"""Lines before those that are shown because they name an error: the first is the cause, the last its consequences."""
+_WHOLE: Final = 5000
+_ERROR: Final = re.compile(r"\b[A-Z]\w*(Error|Exception): ")
 Alive = Callable[[], Awaitable[bool]]
 
 
@@ -155,7 +160,7 @@ class Own:
             if (status := process.poll()) is not None:
                 self._process = None
                 raise ProcessLostError(
-                    f"{self.who} ended with status {status} before it answered; it said:\n{self._tail()}"
+                    f"{self.who} ended with status {status} before it answered; it said:\n{self._why()}"
                 )
             if now - began > self._start_s:
                 self.end()
@@ -183,6 +188,12 @@ class Own:
 
     def _import_path(self) -> str:
         return os.pathsep.join(filter(None, [str(self.folder), os.environ.get("PYTHONPATH", "")]))
+
+    def _why(self) -> str:
+        """The last lines of the log, and before them the first in it that name an error."""
+        tail = self._tail()
+        named = [line for line in self._tail(_WHOLE).splitlines() if _ERROR.search(line) and line not in tail]
+        return "\n".join([*named[:_NAMED], tail])
 
     def _tail(self, lines: int = _TAIL) -> str:
         try:

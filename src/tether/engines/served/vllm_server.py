@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from tether.engines import packing
+from tether.engines.room import cache_bytes, check_room
 from tether.engines.served.engine import ServedEngine
 from tether.engines.served.look import look
 from tether.engines.served.options import ServedOptions, refuse_adapter, servable_of
@@ -35,6 +36,7 @@ _OURS: Final = (
     "--host",
     "--port",
     "--max-num-seqs",
+    "--kv-cache-memory-bytes",
     "--generation-config",
     "--logprobs-mode",
     "--enable-scale-out",
@@ -67,6 +69,9 @@ class VllmServer(ServedOptions):
 
     python: str = ""
     """Interpreter that has vLLM; empty: this one."""
+    kv_cache_gib: float = 0.0
+    """Memory of the key-value cache, in GiB; 0: 1 GiB on processors, as much as vLLM takes by itself of a GPU. Where it
+    is full vLLM sends rows back and computes them anew."""
     args: tuple[str, ...] = ()
     """What else is said to the server at its start, such as --tensor-parallel-size=2."""
 
@@ -79,9 +84,11 @@ class VllmServer(ServedOptions):
             )
         if taken := [name for arg in self.args if (name := arg.partition("=")[0]) in _OURS]:
             raise ConfigError(f"engine.args must leave to tether what tether sets; got {taken[0]}")
-        if self.url and (self.python or self.args):
+        check_room(self.kv_cache_gib)
+        if self.url and (self.python or self.args or self.kv_cache_gib):
             raise ConfigError(
-                "engine.python and engine.args are of a server that is started here; drop them, or engine.url"
+                "engine.python, engine.kv_cache_gib and engine.args are of a server that is started here; drop them, "
+                "or engine.url"
             )
 
     @property
@@ -137,6 +144,7 @@ class VllmServer(ServedOptions):
             f"--port={port}",
             f"--max-model-len={skeleton.context}",
             f"--max-num-seqs={self.max_rows}",
+            *([f"--kv-cache-memory-bytes={room}"] if (room := cache_bytes(self.kv_cache_gib, on_cpu=on_cpu)) else []),
             "--max-logprobs=-1",
             "--generation-config=vllm",
             "--logprobs-mode=processed_logprobs",

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tether.engines.packing import packed_anew
+from tether.engines.room import cache_bytes
 from tether.engines.vllm.experts import plain_experts
 from tether.engines.vllm.kept import KeptWatch, ids_of
 from tether.engines.vllm.routes import Read, Routed, has_experts, routes_of
@@ -104,7 +105,7 @@ def open_core(skeleton: LoadedModel, options: Vllm, device: str, adapter: Mappin
         max_num_batched_tokens=max(8192, options.max_rows, options.context or skeleton.context),
         # rows have seeds, and a generator of a CPU cannot be put back, which reading a prompt in parts asks for
         enable_chunked_prefill=not current_platform.is_cpu(),
-        kv_cache_memory_bytes=int(options.kv_cache_gib * 2**30),
+        kv_cache_memory_bytes=cache_bytes(options.kv_cache_gib, on_cpu=current_platform.is_cpu()),
         enable_prefix_caching=options.prefix_cache,
         enforce_eager=options.eager,
         distributed_executor_backend="uni",

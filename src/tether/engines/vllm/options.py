@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tether.engines.options import SamplingOptions
+from tether.engines.room import check_room
 from tether.engines.vllm.transfer import TRANSFERS
 from tether.errors import ConfigError
 from tether.models.lora import Lora
@@ -28,15 +29,16 @@ class Vllm(SamplingOptions):
     reloaded in place, through vLLM's own loader, between two steps. Prompts are hit in the prefix cache only where the
     same publication computed them. With ``dtype = "float32"`` it agrees with the trainer's model to 1e-4 nats.
 
-    >>> Vllm(max_tokens=16).kv_cache_gib
-    1.0
+    >>> Vllm(max_tokens=16).transfer
+    'reload'
     >>> Vllm(temperature=0.001)
     Traceback (most recent call last):
     tether.errors.ConfigError: engine.temperature must be 0 (greedy) or lie in 0.01 .. 2 for vLLM; got 0.001
     """
 
-    kv_cache_gib: float = 1.0
-    """Memory of the key-value cache, in GiB. Where it is full vLLM sends rows back and computes them anew."""
+    kv_cache_gib: float = 0.0
+    """Memory of the key-value cache, in GiB; 0: 1 GiB on processors, as much as vLLM takes by itself of a GPU. Where it
+    is full vLLM sends rows back and computes them anew."""
     context: int = 0
     """Most tokens of prompt and completion together; 0: the model's own limit. The cache must hold one such row."""
     prefix_cache: bool = True
@@ -58,8 +60,7 @@ class Vllm(SamplingOptions):
                 f"engine.temperature must be 0 (greedy) or lie in {least:g} .. {most:g} for vLLM; got "
                 f"{self.temperature}"
             )
-        if not 0 < self.kv_cache_gib <= 10**5:
-            raise ConfigError(f"engine.kv_cache_gib must be more than 0 and at most {10**5}; got {self.kv_cache_gib}")
+        check_room(self.kv_cache_gib)
         if not 0 <= self.context <= 10**8:
             raise ConfigError(f"engine.context must be 0 (the model's own) or at most {10**8}; got {self.context}")
 
