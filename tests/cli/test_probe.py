@@ -6,12 +6,19 @@ import numpy as np
 import pytest
 
 from tests.e2e.quick import train
+from tests.pipeline import doctored  # noqa: F401  (registers the engine)
 from tether.cli import probe_table
-from tether.config.probe import ProbeSettings, probe
+from tether.config.probe import probe
+from tether.config.probe_settings import ProbeSettings as Settings
 
 from .calling import tether
 
-FEW = ("--prompts", 6, "--completions", 2)
+FEW = ("--no-trials", "--prompts", 6, "--completions", 2)
+
+
+def ProbeSettings(**given):  # noqa: N802
+    """Without trials, which open more engines."""
+    return Settings(**{"trials": False, **given})
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +41,7 @@ def test_a_replay_brings_rerouted_tokens_to_the_level_of_all_others_and_leaves_t
 
 
 def test_both_sides_have_equal_weights_so_a_float32_engine_agrees_to_rounding():
-    found = probe(ProbeSettings(source="tiny-moe", engine_dtype="float32", prompts=6))
+    found = probe(ProbeSettings(source="tiny-moe", engine_dtypes=("float32",), prompts=6))
     assert found.without.all.max < 1e-4
     assert all(threshold.value is None for threshold in found.without.estr)
     assert "no threshold" in probe_table.thresholds_of(found)[0][0]
@@ -75,10 +82,10 @@ def test_the_same_seed_gives_the_same_numbers_and_another_others():
 
 
 def test_the_console_shows_the_numbers_a_plot_and_lines_to_paste(capsys):
-    told = tether(capsys, "probe", "tiny-moe", "--prompts", 16)
+    told = tether(capsys, "probe", "tiny-moe", "--no-trials", "--prompts", 16)
     assert (told.code, told.err) == (0, "")
     assert told.out.isascii()
-    assert told.out.startswith("tiny-moe: task arithmetic, 16 prompts x 4 completions")
+    assert told.out.startswith("tiny-moe: engine torch bfloat16, task arithmetic, 16 prompts x 4 completions")
     for name in ("tokens", "mean |d|", "p99 |d|", "max |d|", "k3", "geometric mean", "product", "masks 1%", "masks 2%"):
         assert re.search(rf"^.*{re.escape(name)}.*\S+ .*\S+$", told.out, re.MULTILINE), name
     assert re.search(
@@ -88,7 +95,7 @@ def test_the_console_shows_the_numbers_a_plot_and_lines_to_paste(capsys):
 
 
 def test_the_line_to_paste_is_taken_by_train(capsys):
-    told = tether(capsys, "probe", "tiny-moe", "--prompts", 16)
+    told = tether(capsys, "probe", "tiny-moe", "--no-trials", "--prompts", 16)
     lines = [line.strip() for line in told.out.splitlines() if "--set" in line]
     assert len(lines) == 2
     for line, replay in zip(lines, ("replay = []", 'replay = [{ name = "routing"'), strict=True):
@@ -105,7 +112,7 @@ def test_page_and_numbers_are_written_and_written_over_and_say_the_same(capsys, 
         assert told.code == 0, told.err
     assert sorted(path.name for path in out.iterdir()) == ["probe.html", "probe.json"]
     assert "share of tokens that are at least" not in told.out
-    numbers = json.loads((out / "probe.json").read_text())
+    (numbers,) = json.loads((out / "probe.json").read_text())["probes"]
     tokens = numbers["per_token"]
     d = np.array(tokens["d"])
     assert numbers["without_replay"]["all"]["tokens"] == len(d) == len(tokens["logp_behavior"])
@@ -143,19 +150,27 @@ def test_a_run_is_probed_with_its_own_model_task_and_length(capsys, tmp_path):
     [
         (["nope"], "no model 'nope': embedded are tiny-moe"),
         (["tiny-dense", "--replay", "routing"], "'tiny-dense' cannot: it has no router"),
-        (["tiny-moe", "--replay", "support"], "a probe replays 'routing' and nothing else; got 'support'"),
+        (
+            ["tiny-moe", "--replay", "support"],
+            "replay 'support' has nothing to repeat: the engine samples from",
+        ),
+        (["tiny-moe", "--replay", "thoughts"], "a probe replays 'routing' or 'support'; got 'thoughts'"),
+        (["tiny-moe", "--trainer-dtype", "fp8"], "the trainer's dtype must be one of bf16"),
+        (["tiny-moe", "--engine", "torhc"], "no engine 'torhc'; there are "),
+        (["tiny-moe", "--top-p", "0"], "engine.top_p must lie in (0, 1]"),
         (["tiny-moe", "--engine-dtype", "fp8"], "must be one of bf16, bfloat16, fp32, float32; got 'fp8'"),
         (["tiny-moe", "--prompts", "0"], "at least 1 for prompts; got 0"),
         (["tiny-moe", "--completions", "0"], "at least 1 for completions; got 0"),
         (["tiny-moe", "--max-tokens", "-1"], "at least 1 for max_tokens; got -1"),
         (["tiny-moe", "--prompts", "1000000"], "at most 1000000 responses"),
         (["tiny-moe", "--temperature", "0"], "must lie in 1e-6 .. 1e3, since greedy tokens"),
-        (["tiny-moe", "--temperature", "nan"], "must lie in 1e-6 .. 1e3"),
+        (["tiny-moe", "--temperature", "nan"], "engine.temperature must be a finite number"),
         (["tiny-moe", "--seed", "-1"], "a seed must be at least 0; got -1"),
         (["tiny-moe", "--task", "chess"], "no task 'chess'; there are arithmetic"),
         (["tiny-moe", "--task", "sums"], "this model has no chat template"),
         (["tiny-moe", "--task", "sums", "--set", "task.chat=false"], "it refuses 'What is"),
-        (["tiny-moe", "--set", "engine.dtype=float32"], "only options of the task can be set here"),
+        (["tiny-moe", "--set", "trainer.lr=1"], "only options of the task and of the engine can be set here"),
+        (["tiny-moe", "--set", "engine.width=1"], "unknown key engine.width; [engine] has dtype"),
         (["tiny-moe", "--max-tokens", "600"], "of the model's context to the prompt"),
     ],
 )
@@ -208,3 +223,86 @@ def test_ctrl_c_stops_it_with_one_word(capsys, monkeypatch):
     told = tether(capsys, "probe", "tiny-moe", *FEW)
     assert (told.code, told.out) == (130, "")
     assert "Traceback" not in told.err
+
+
+# --- several engines, formats and settings
+
+
+def test_the_float32_engine_is_named_as_what_removes_the_mismatch_and_numbers_say_what_each_setting_leaves(capsys):
+    told = tether(capsys, "probe", "tiny-moe", "--prompts", 6, "--completions", 2, "--json")
+    assert told.code == 0, told.err
+    (found,) = json.loads(told.out)["probes"]
+    trials = {trial["setting"]: trial for trial in found["trials"]}
+    assert list(trials) == [
+        "algorithm.replay = routing",
+        "trainer.dtype = bfloat16",
+        "trainer.dtype = bfloat16, algorithm.replay = routing",
+        "engine.dtype = float32",
+        "engine.max_rows = 1",
+    ]
+    assert trials["engine.dtype = float32"]["leaves"] < 0.01
+    assert trials["trainer.dtype = bfloat16"]["leaves"] > 0.05
+    assert re.fullmatch(
+        r"engine.dtype = float32 leaves \S+ % of mean \|d\| \(\S+ to \S+ nats\)",
+        trials["engine.dtype = float32"]["told"],
+    )
+    assert found["verdict"] == "What removes the mismatch: engine.dtype = float32."
+
+
+def test_nothing_is_to_be_removed_where_both_sides_are_float32(capsys):
+    told = tether(capsys, "probe", "tiny-dense", "--prompts", 4, "--completions", 2, "--engine-dtype", "float32")
+    assert "The two sides agree but for rounding, mean |d| " in told.out
+    assert "engine.max_rows = 1 leaves" in told.out
+
+
+def test_formats_and_engines_are_compared_in_one_table_page_and_file(capsys, tmp_path):
+    words = ("--engine", "torch", "--engine-dtype", "bf16", "--engine-dtype", "float32", "--out", tmp_path / "out")
+    told = tether(capsys, "probe", "tiny-moe", *FEW, *words)
+    assert told.code == 0, told.err
+    assert re.search(r"^ +torch bfloat16 +torch float32$", told.out, re.MULTILINE)
+    for name in ("mean |d|", "p95 |d|", "tokens rerouted", "token 2-8: mean |d|", "mu above 0.9: mean |d|"):
+        assert re.search(rf"^{re.escape(name)} +\S+ +\S+$", told.out, re.MULTILINE), name
+    coarse, fine = json.loads((tmp_path / "out" / "probe.json").read_text())["probes"]
+    assert (coarse["engine_dtype"], fine["engine_dtype"]) == ("bfloat16", "float32")
+    assert fine["without_replay"]["all"]["max"] < 1e-4 < coarse["without_replay"]["all"]["max"]
+    assert "torch float32" in (tmp_path / "out" / "probe.html").read_text()
+
+
+def test_a_trainer_in_bfloat16_stands_nearer_to_a_bfloat16_engine_and_far_from_one_in_float32():
+    fine = probe(ProbeSettings(source="tiny-dense", prompts=8, engine_dtypes=("float32",), trainer_dtype="bf16"))
+    assert fine.about["trainer_dtype"] == "bfloat16"
+    assert fine.without.all.abs_mean > 1e-4
+
+
+def test_options_of_the_engine_are_set_and_shown():
+    found = probe(ProbeSettings(source="tiny-dense", prompts=2, options=("engine.max_rows=3", "task.min_operations=1")))
+    assert found.about["engine_options"]["max_rows"] == 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "told"),
+    [
+        ("shifted", {}, "stand one position off"),
+        ("raw", {"temperature": 0.7}, "before the temperature (raw)"),
+        ("rounded numbers", {}, "are bfloat16 numbers"),
+        ("one more id", {}, "of 12 completions are not what was sampled; 'g0/0' "),
+    ],
+)
+def test_numbers_that_look_like_a_known_fault_are_called_by_its_name(fault, options, told):
+    found = probe(
+        ProbeSettings(
+            source="tiny-dense",
+            engines=("doctored",),
+            options=(f"engine.fault={fault}", "engine.sound_loads=0"),
+            prompts=6,
+            completions=2,
+            **options,
+        )
+    )
+    assert [told in fault for fault in found.faults] == [True]
+    assert f"WRONG: {found.faults[0]}." in probe_table.told_of(found)
+
+
+def test_a_sound_engine_has_no_fault_at_any_temperature():
+    for temperature in (0.7, 1.0, 1.4):
+        assert probe(ProbeSettings(source="tiny-dense", prompts=6, temperature=temperature)).faults == ()

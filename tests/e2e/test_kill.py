@@ -50,6 +50,8 @@ MORE = {
     "snapshots": (*STREAMING, "old.strategy=snapshots"),
     "snapshots on disk": ("pipeline.lag=2", "old.strategy=snapshots", "old.where=disk"),
     "interruption": (*STREAMING, "old.strategy=interruption"),
+    "adapter": ("pipeline.lag=2", "model.lora_rank=4"),
+    "adapter in mid-generation": (*STREAMING, "model.lora_rank=4"),
     "evaluator": (*STREAMING, "old.strategy=evaluator"),
     "dropped": (*STREAMING, "selection.drop_queue=2", "pipeline.window=2"),
     "every token a block": (*STREAMING, "engine.yield_every=1", "placement.engines=2"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engines.tiny import Ready, assert_equal_bits, bits, build, requests, through_a_file
+from tests.engines.tiny import Ready, assert_equal_bits, bits, build, requests, through_a_file, truncated
 from tether.engines.decoding import RowBatch
 from tether.engines.rows import Decodable
 from tether.errors import ModelError
@@ -18,20 +18,22 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def asked(count: int, *, routing: bool = False) -> list[GenerationRequest]:
-    """Mixed prompts, limits, temperatures and alternatives; every third prompt is that of the request before it."""
+    """Mixed prompts, limits, temperatures, truncations, alternatives; every third prompt is that of the one before."""
     made = requests(count, max_tokens=24)
     for i in range(2, count, 3):
         made[i] = dataclasses.replace(made[i], prompt_ids=made[i - 1].prompt_ids)
-    return [
-        dataclasses.replace(
-            r,
-            max_tokens=r.max_tokens - i % 5 * 4,
-            temperature=1.0 + i % 2 / 4,
-            alternatives=i % 3,
-            routing=routing and i % 4 != 1,
-        )
-        for i, r in enumerate(made)
-    ]
+    return truncated(
+        [
+            dataclasses.replace(
+                r,
+                max_tokens=r.max_tokens - i % 5 * 4,
+                temperature=1.0 + i % 2 / 4,
+                alternatives=i % 3,
+                routing=routing and i % 4 != 1,
+            )
+            for i, r in enumerate(made)
+        ]
+    )
 
 
 def advance(batch: RowBatch, version: int, most: int) -> list[Completion]:

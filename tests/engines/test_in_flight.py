@@ -19,6 +19,7 @@ from tests.engines.tiny import (
     requests,
     state,
     through_a_file,
+    truncated,
 )
 from tether.engines.torch import TorchEngine
 from tether.errors import DataError, ModelError
@@ -267,7 +268,8 @@ def test_a_run_killed_at_any_block_ends_with_the_same_bits(kind: str, policy: In
     given = endless(9, (15, 6, 24), routing=kind == "moe")
     # asyncio wakes timers of one moment in any order: two that come later come apart
     asked = [
-        (0.01 * (i + 6) if i > 6 else 0.0, dataclasses.replace(r, alternatives=i % 3)) for i, r in enumerate(given)
+        (0.01 * (i + 6) if i > 6 else 0.0, dataclasses.replace(r, alternatives=i % 3))
+        for i, r in enumerate(truncated(given))
     ]
     changes: list[Change] = [(0.1, world.publications[1], policy), (0.5, world.publications[2], policy)]
     whole = drive(world, asked, changes)

@@ -4,8 +4,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tether.core.truncation import Limits
 from tether.engines import sampling
 from tether.engines.sampling import sample, uniforms
+from tether.records import Truncation
 
 
 def seeds(*values: int) -> np.ndarray:
@@ -143,10 +145,13 @@ def test_rows_are_drawn_alike_in_lots_and_at_once(monkeypatch: pytest.MonkeyPatc
     torch.manual_seed(0)
     logits, temperature = torch.randn(7, 300), torch.tensor([1.0, 0.0, 0.5, 2.0, 1.0, 0.0, 1.0])
     uniform = torch.rand(7, dtype=torch.float64)
-    at_once = sample(logits, temperature, uniform, top_k=3)
+    cuts = [Truncation(), Truncation(top_p=0.5), Truncation(top_k=3), Truncation(min_p=0.2)]
+    limits = Limits.of([cuts[i % 4] for i in range(7)], logits.device, reports=True)
+    at_once = sample(logits, temperature, uniform, top_k=3, limits=limits)
     monkeypatch.setattr(sampling, "_LOT", 600)
-    for one, other in zip(sample(logits, temperature, uniform, top_k=3), at_once, strict=True):
+    for one, other in zip(sample(logits, temperature, uniform, top_k=3, limits=limits), at_once, strict=True):
         assert one is not None
+        assert other is not None
         assert torch.equal(one, other)
     assert sample(logits, temperature, uniform).top_k_ids is None
 

@@ -11,7 +11,7 @@ import torch
 from tether.engines.torch import Torch, TorchEngine
 from tether.pipeline.snapshot import _NUMPY, _RECORDS
 from tether.ports import GenerationRequest, Publication
-from tether.records import Completion
+from tether.records import Completion, Truncation
 from tether.weights.memory import MemoryStore
 
 VOCABULARY = 24
@@ -195,6 +195,15 @@ def requests(
     return made
 
 
+CUTS = (Truncation(), Truncation(top_p=0.8), Truncation(top_k=5), Truncation(top_p=0.95, min_p=0.02))
+"""Some of them cut nothing."""
+
+
+def truncated(asked: Sequence[GenerationRequest]) -> list[GenerationRequest]:
+    """Each sampled among other ids; every third does not want to know them."""
+    return [replace(r, truncation=CUTS[i % len(CUTS)], kept=i % 3 != 1) for i, r in enumerate(asked)]
+
+
 def state(model: Any) -> Mapping[str, torch.Tensor]:
     return dict(model.state_dict())
 
@@ -229,6 +238,8 @@ def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
 
 def bits(completion: Completion) -> dict[str, Any]:
     values = {field.name: getattr(completion, field.name) for field in fields(completion)}
+    if completion.kept is not None:
+        values["kept"] = (completion.kept.ids.tolist(), completion.kept.starts.tolist())
     return {n: (v.dtype, v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for n, v in values.items()}
 
 

@@ -10,8 +10,6 @@ from .tables import TABLES
 PENDING = {
     "bound check": "planning: improvement bounds",
     "VCPO OPOB": "a gradient norm a response",
-    "top-p replay, logits 3,2,1,0,-1": "replay support",
-    "nucleus for p=.9": "replay support",
     "Jackpot OBRS, p=[0.5, 0.3, 0.2] q=[0.2, 0.3, 0.5]": "correction jackpot",
     "improvement-bound penalties": "planning: improvement bounds",
     "collapse law with the reported constants (S eta*=1.6e-6, T eta*=3.2e-5)": "planning: stability limits",

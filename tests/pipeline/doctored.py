@@ -117,12 +117,22 @@ def swapped(before: Weights, after: Weights) -> Weights:
     return {**after, one: after[other], other: after[one]}
 
 
+def without_adapter(before: Weights, after: Weights) -> Weights:
+    return {name: torch.zeros_like(t) if ".lora_B" in name else t for name, t in after.items()}
+
+
+def scaled_adapter(before: Weights, after: Weights) -> Weights:
+    return {name: 2 * t if ".lora_B" in name else t for name, t in after.items()}
+
+
 def rounded_to(dtype: torch.dtype) -> Callable[[Weights, Weights], Weights]:
     return lambda before, after: {name: tensor.to(dtype).to(tensor.dtype) for name, tensor in after.items()}
 
 
 LOADS: dict[str, Callable[[Weights, Weights], Weights]] = {
     "stale": stale,
+    "without adapter": without_adapter,
+    "scaled adapter": scaled_adapter,
     "first half": first_half,
     "without one": without_one,
     "swapped": swapped,
@@ -148,9 +158,27 @@ def old_cache(engine: DoctoredEngine, request: GenerationRequest, completion: Co
     return replace(completion, cached_version=np.maximum(completion.version - 1, 0).astype(np.int32))
 
 
+def rounded_numbers(engine: DoctoredEngine, request: GenerationRequest, completion: Completion) -> Completion:
+    return replace(completion, logp=torch.from_numpy(completion.logp).bfloat16().float().numpy())
+
+
+def one_more_id(engine: DoctoredEngine, request: GenerationRequest, completion: Completion) -> Completion:
+    """As whoever decodes, adds an end and encodes does; it is behind a completion that had ended."""
+    names = ("token_ids", "logp", "version", "entropy")
+    return replace(completion, **{n: np.append(x := getattr(completion, n), x[-1:]) for n in names})
+
+
+def one_row_wrong(engine: DoctoredEngine, request: GenerationRequest, completion: Completion) -> Completion:
+    wrong = request.id.endswith(("2", "5"))
+    return replace(completion, logp=completion.logp - np.float32(0.5)) if wrong else completion
+
+
 ANSWERS: dict[str, Callable[[DoctoredEngine, GenerationRequest, Completion], Completion]] = {
     "raw": raw,
     "shifted": shifted,
+    "rounded numbers": rounded_numbers,
+    "one more id": one_more_id,
+    "one row wrong": one_row_wrong,
     "old versions": old_versions,
     "old cache": old_cache,
 }

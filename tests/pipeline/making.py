@@ -252,6 +252,9 @@ class CountingLearner:
     async def publish(self, live: int | None = None) -> Publication:
         return self.store.publish(self.updates, {"w": torch.full((3,), float(self.updates))})
 
+    async def publish_trial(self) -> None:
+        """No adapter."""
+
     async def old_publications(self) -> tuple[Publication, ...]:
         return ()
 

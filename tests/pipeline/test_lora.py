@@ -12,10 +12,14 @@ import torch
 
 pytest.importorskip("peft")
 
+from peft import PeftModel
+from safetensors.torch import load_file
+
+from tether.cli.export import export
 from tether.config.build import train
 from tether.config.learning import engine_of, evaluator_of, learner_of
 from tether.config.recipe import Recipe, load
-from tether.errors import ConfigError, ModelError
+from tether.errors import ConfigError, ModelError, RunDirectoryError
 from tether.journal.reader import RunView
 from tether.models.fingerprint import fingerprint
 from tether.models.loading import DTYPES, load_model
@@ -244,3 +248,35 @@ def test_an_evaluator_of_old_log_probs_scores_an_adapter_as_the_trainer_does():
     np.testing.assert_allclose(asyncio.run(evaluator.score(rollout)), expected.numpy(), atol=1e-5)
     with pytest.raises(ModelError, match="must meet the weights that it was trained on"):
         asyncio.run(evaluator_of(recipe_of("tiny-dense-sorting"), store, "cpu").load(publication))
+
+
+def test_an_exported_run_is_the_model_with_the_adapter_merged_or_the_adapter_alone(tmp_path):
+    """What the engine samples with an adapter beside its base is what the merged model says."""
+    folder = train(recipe_of("tiny-dense", "float32", "pipeline.lag=1", "eval.prompts=0"), tmp_path / "run")
+    export(folder, tmp_path / "merged")
+    export(folder, tmp_path / "alone", adapter=True)
+    merged, base = load_model(str(tmp_path / "merged")).model, load_model("tiny-dense").model
+    store = MemoryStore("float32")
+    engine = engine_of(recipe_of("tiny-dense"), store, FreeClock(), "cpu")
+    tensors = load_file(tmp_path / "alone" / "adapter_model.safetensors")
+    named = {n.removeprefix("base_model.model.").replace(".weight", ".default.weight"): t for n, t in tensors.items()}
+    named[BASE] = engine._loaded.model.get_buffer(BASE)
+    asyncio.run(engine.load(store.publish(3, named)))
+    gaps = []
+    for i, completion in enumerate(answers(engine, temperature=1.0)):
+        prompt, ids = [6 + i, 12, 5, 15], completion.token_ids.tolist()
+        np.testing.assert_allclose(completion.logp, naive_logp(merged, prompt, ids).numpy(), atol=1e-4)
+        gaps.append(np.abs(completion.logp - naive_logp(base, prompt, ids).numpy()).max())
+    assert max(gaps) > 0.05
+    for i, completion in enumerate(answers(engine, temperature=0.0)):
+        assert completion.token_ids.tolist() == greedy(merged, [6 + i, 12, 5, 15])
+    elsewhere = PeftModel.from_pretrained(base, tmp_path / "alone").merge_and_unload().state_dict()
+    for name, tensor in merged.state_dict().items():
+        torch.testing.assert_close(elsewhere[name], tensor, atol=1e-6, rtol=1e-5)
+
+
+def test_a_run_of_all_weights_has_no_adapter_to_export(tmp_path):
+    folder = train(recipe_of("tiny-dense", rank=0), tmp_path / "run")
+    with pytest.raises(RunDirectoryError, match="trained all weights and has no adapter"):
+        export(folder, tmp_path / "out", adapter=True)
+    assert not (tmp_path / "out").exists()

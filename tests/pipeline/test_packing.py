@@ -175,3 +175,12 @@ def test_rounding_of_a_certain_token_is_no_error():
 def test_groups_of_equal_rewards_get_exactly_no_credit():
     rollouts = [rollout_of(f"g0/{m}", [3], completion_of([4]), 0.9) for m in range(5)]
     assert [row.advantage for row in credited([group_of(0, rollouts)], GRPO())] == [0.0] * 5
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int64, object])
+def test_log_probs_of_an_engine_that_are_not_float32_are_refused(dtype):
+    """Whatever came over a wire: half floats, whole numbers, or a list with ``None`` in it."""
+    rollout = rollout_of("g0/0", [3], completion_of([11], logp=[-1.0]))
+    object.__setattr__(rollout.completion, "logp", np.array([-1.0]).astype(dtype))  # tests check types, runs do not
+    with pytest.raises(DataError, match=rf"must be float32.*rollout 'g0/0' are {np.dtype(dtype)}"):
+        check_finite(rollout)

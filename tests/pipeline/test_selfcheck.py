@@ -67,7 +67,10 @@ def test_every_publication_is_probed_and_told_once(sound):
     first, *later = sound.of("check")
     always = {
         f"probe/{name}"
-        for name in ("abs_d_mean", "distance", "floor", "allowed", "abs_d_trained", "ratio_deviation", "close_looks")
+        for name in (
+            *("abs_d_mean", "distance", "floor", "allowed", "abs_d_trained", "ratio_deviation", "close_looks"),
+            *("p95", "p95_allowed", "tail_fraction", "tail_floor"),
+        )
     } | {"probe/rerouted_share/engine-0"}  # the recipe replays the engine's routes
     assert set(first.metrics) == always
     for event in later:
@@ -123,7 +126,10 @@ FAULTS = [
     ("swapped", 0, r"'agreement' failed at version 0: .*puts each tensor where its name says"),
     ("wrong positions", 0, r"'agreement' failed at version 0: .*the model and configuration of model\.path"),
     ("rounded to float8", 0, r"'agreement' failed at version 0: .*raise checks\.tolerance"),
-    ("shifted", 0, r"'agreement' failed at version 0: .*one position off"),
+    ("shifted", 0, r"'alignment' failed at version 0: Its log-probs stand one position off"),
+    ("rounded numbers", 0, r"'precision' failed at version 0: .*log-probs must be float32"),
+    ("one more id", 0, r"'ids' failed: \d+ of 32 completions are not what was sampled; 'probe/0' "),
+    ("one row wrong", 0, r"'(spread|agreement)' failed at version 0"),
     (
         "old cache",
         1,

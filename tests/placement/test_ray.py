@@ -211,7 +211,7 @@ class Script(Process):
             raise ProcessDiedError("engine-0 (pid 7) died")
         if name == "score":
             nothing = np.empty(0, np.float32)
-            return Scores(published=nothing, previous=None, current=None, wider=None, narrower=None), 0.5
+            return Scores(published=nothing, previous=None, current=None, wider=None, narrower=None, apart=None), 0.5
         if name == "collect":
             done, self.outcomes = self.outcomes, []
             return pickle.dumps((done, 2.5)), 0.0

@@ -210,3 +210,24 @@ def test_rollouts_have_the_versions_and_rewards_that_they_have_inline(ray_here, 
         for run in (RunView(tmp_path / "inline"), RunView(tmp_path / "ray"))
     )
     assert one == other
+
+
+def test_an_adapter_alone_travels_between_processes_and_is_tried_before_training(ray_here, tmp_path):
+    pytest.importorskip("peft")
+    settings = ("model.lora_rank=4", "checks.prompts=2", "trainer.lr=0.01", "checkpoint.every=3")
+    killed = killing(tmp_path / "run", "engine-0", 4)
+    folder = train(recipe_of(*settings), tmp_path / "run", (killed,))  # a new engine has base and no adapter
+    run = RunView(folder)
+    assert_trained_once_and_fresh_enough(run)
+    assert len([facts for facts in processes(folder) if facts["role"] == "engine-0"]) == 2
+    whole = RunView(train(recipe_of("run.steps=1"), tmp_path / "whole"))
+    (size, *sizes), (of_all, *_) = (
+        [event.metrics["publication/bytes"].value for event in view.of("publish")] for view in (run, whole)
+    )
+    assert sizes
+    assert set(sizes) == {size}
+    assert size < 0.1 * of_all
+    checks = run.of("check")
+    assert checks[0].metrics["probe/is_undecided"].value == 0  # version 0 is far from the trial, and arrived
+    assert all(event.metrics["probe/distance"].value <= event.metrics["probe/allowed"].value for event in checks)
+    assert (folder / "model" / "adapter" / "adapter_model.safetensors").is_file()

@@ -13,24 +13,27 @@ import click
 
 from tether.errors import RunDirectoryError
 from tether.journal import RunView
-from tether.journal.schema import MODEL_FOLDER
+from tether.journal.schema import ADAPTER_FOLDER, MODEL_FOLDER
 
 NEEDED: Final = ("config.json", "tokenizer.json")
 """Files without which no library loads the folder; weights are needed as well."""
+NEEDED_OF_ADAPTER: Final = ("adapter_config.json",)
+"""The same of an adapter alone."""
 
 
 @click.command("export")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The folder to make; new or empty.")
-def command(run: Path, out: Path) -> None:
-    """Copy the trained model of RUN into a plain Hugging Face folder."""
-    export(run, out)
+@click.option("--adapter", is_flag=True, help="Of a run with model.lora_rank: the adapter alone, as peft reads it.")
+def command(run: Path, out: Path, adapter: bool) -> None:
+    """Copy the trained model of RUN into a plain Hugging Face folder, an adapter merged into it."""
+    export(run, out, adapter=adapter)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     click.echo(f"{out} ({size / 1e6:.1f} MB)")
 
 
-def export(run_folder: Path, out: Path) -> None:
-    """Copy ``RUN/model`` beside the goal, check it, then give it its name."""
+def export(run_folder: Path, out: Path, *, adapter: bool = False) -> None:
+    """Copy ``RUN/model``, or the adapter in it, beside the goal, check it, then give it its name."""
     run = RunView(run_folder)
     model = run.model
     if model is None:
@@ -38,7 +41,15 @@ def export(run_folder: Path, out: Path) -> None:
             f"{run.folder} has no {MODEL_FOLDER}/ to export: the run is {run.status}, and the model is written when "
             "a run finishes; let it finish, or train again"
         )
-    check_model(model)
+    needed: tuple[str, ...] = NEEDED
+    if adapter:
+        model, needed = model / ADAPTER_FOLDER, NEEDED_OF_ADAPTER
+        if not model.is_dir():
+            raise RunDirectoryError(
+                f"{run.folder} trained all weights and has no adapter: export the model without --adapter, or train "
+                "with model.lora_rank"
+            )
+    check_model(model, needed)
     if out.resolve().is_relative_to(model.resolve()):
         raise RunDirectoryError(f"cannot export {model} into itself; choose an --out beside the run")
     try:
@@ -48,7 +59,7 @@ def export(run_folder: Path, out: Path) -> None:
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.partial-") as beside:
             copy = Path(beside) / "model"
             shutil.copytree(model, copy)
-            check_model(copy)
+            check_model(copy, needed)
             os.replace(copy, out)  # takes the place of an empty folder as well
     except RunDirectoryError:
         raise
@@ -56,9 +67,9 @@ def export(run_folder: Path, out: Path) -> None:
         raise RunDirectoryError(f"cannot export to {out}: {error}; nothing was written there") from error
 
 
-def check_model(folder: Path) -> None:
+def check_model(folder: Path, needed: tuple[str, ...] = NEEDED) -> None:
     """Refuse a folder that lacks a file, or whose weights were cut off."""
-    missing = [name for name in NEEDED if not (folder / name).is_file()]
+    missing = [name for name in needed if not (folder / name).is_file()]
     weights = sorted(folder.glob("*.safetensors"))
     missing += sorted(_named_in_index(folder) - {path.name for path in weights})
     if missing or not weights:

@@ -11,7 +11,15 @@ from tether.pipeline.mismatch import Comparison
 from tether.report.probe import ProbePage, Way, survival
 
 WITHOUT, WITH = "without replay", "with replay"
-MEASURES = (("abs_mean", "mean |d|"), ("p99", "p99 |d|"), ("max", "max |d|"), ("k3", "k3"))
+MEASURES = (
+    ("abs_mean", "mean |d|"),
+    ("mean", "mean d"),
+    ("p95", "p95 |d|"),
+    ("p99", "p99 |d|"),
+    ("max", "max |d|"),
+    ("tail", "share of ratios outside 0.9 to 1.1"),
+    ("k3", "k3"),
+)
 PARTS = (
     ("here", "rerouted at the token"),
     ("earlier", "rerouted before it only"),
@@ -44,6 +52,10 @@ def table_of(probed: Probed) -> Table:
         if apart:
             rows.append(row(f"{name} ({apart[0].tokens:,}): mean |d|", [f"{d.abs_mean:.4g}" for d in apart]))
             rows.append(row(f"{name} ({apart[0].tokens:,}): max |d|", [f"{d.max:.4g}" for d in apart]))
+    for split in ("by_position", "by_probability"):
+        for name, distance in getattr(probed.without, split).items():
+            apart = [getattr(way, split)[name] for way in ways]
+            rows.append(row(f"{name} ({distance.tokens:,}): mean |d|", [f"{d.abs_mean:.4g}" for d in apart]))
     for thresholds in zip(*(way.estr for way in ways), strict=True):
         values = ["none" if t.value is None else f"{t.value:g}" for t in thresholds]
         rows.append(row(f"estr threshold that masks {thresholds[0].share:.0%}", values))
@@ -58,6 +70,17 @@ def notes_of(probed: Probed) -> list[str]:
         f"of sampled tokens. Both have the weights that were published, in {about['engine_dtype']}, to the last bit: "
         "what differs is the arithmetic.",
     ]
+    if probed.lost is not None:
+        notes.append(
+            f"The engine samples among some ids only: over the whole vocabulary a token's log-prob is "
+            f"{probed.lost:.4g} nats lower in the mean, which no arithmetic explains. Support replay takes that "
+            "away, and nothing else."
+        )
+    elif any(about["truncation"][name] != off for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))):
+        notes.append(
+            "The engine samples among some ids only and does not say which: d has in it what was cut away, and no "
+            "replay can take it out."
+        )
     if routes is None:
         return [*notes, f"No replay of routes: {probed.no_replay_because}."]
     return [
@@ -69,12 +92,18 @@ def notes_of(probed: Probed) -> list[str]:
     ]
 
 
+def told_of(probed: Probed) -> list[str]:
+    """What is wrong, what each setting that was tried leaves, and which to take."""
+    lines = [f"WRONG: {fault}." for fault in probed.faults]
+    return [*lines, *(trial.told() for trial in probed.trials), *([probed.verdict] if probed.verdict else [])]
+
+
 def subtitle_of(probed: Probed) -> str:
     """What was sampled."""
     a = probed.about
     return (
-        f"task {a['task']}, {a['prompts']} prompts x {a['completions']} completions of at most {a['max_tokens']} "
-        f"tokens, temperature {a['temperature']:g}, seed {a['seed']}, device {a['device']}"
+        f"engine {probed.label}, task {a['task']}, {a['prompts']} prompts x {a['completions']} completions of at most "
+        f"{a['max_tokens']} tokens, temperature {a['temperature']:g}, seed {a['seed']}, device {a['device']}"
     )
 
 
@@ -82,13 +111,16 @@ def thresholds_of(probed: Probed) -> list[tuple[str, str]]:
     """For each way to run, the line to paste: the threshold that masks the least share."""
     lines = []
     for name, way in _ways(probed):
+        if not way.estr:
+            lines.append((f"{name}, no threshold", "the engine does not report entropies, which estr needs"))
+            continue
         first = way.estr[0]
         if first.value is None:
             told = f"the two sides agree in more than {1 - first.share:.0%} of the tokens, or in all but for rounding"
             lines.append((f"{name}, no threshold", told))
             continue
-        routing = '{name="routing"}' if name == WITH else ""
-        replay = f" --set 'algorithm.replay=[{routing}]'"
+        replays = ",".join(f'{{name="{replay}"}}' for replay in probed.replays) if name == WITH else ""
+        replay = f" --set 'algorithm.replay=[{replays}]'"
         model = f" --set {shlex.quote('model.path=' + probed.about['model_path'])}"
         paste = f"--set algorithm.preset=estr --set algorithm.corrections.0.threshold={first.value:g}{replay}{model}"
         lines.append((f"{name}, masks {first.masked:.2%} of these tokens", paste))
@@ -96,14 +128,14 @@ def thresholds_of(probed: Probed) -> list[tuple[str, str]]:
 
 
 def page_of(probed: Probed) -> ProbePage:
-    """Everything for the page."""
+    """Everything of one engine for the page."""
     found = ((WITHOUT, probed.d), (WITH, probed.d_replayed))
     here = None if probed.rerouting is None else probed.rerouting.here
     return ProbePage(
-        title=f"{probed.about['model']}: {probed.about['engine_dtype']} engine against the trainer",
+        title=f"{probed.about['model']}: engine {probed.label} against the trainer",
         subtitle=subtitle_of(probed),
         table=table_of(probed),
-        notes=notes_of(probed),
+        notes=[*notes_of(probed), *told_of(probed)],
         thresholds=thresholds_of(probed),
         ways=[
             Way(label=name, abs_d=abs(d), logp_behavior=probed.logp_behavior, rerouted=here)

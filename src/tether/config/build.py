@@ -7,13 +7,11 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 
-from tether.config.abilities import asks_of, check_logp
-from tether.config.learning import makers_of, routing_of
+from tether.config.abilities import check_opened
+from tether.config.learning import makers_of, routing_of, support_of
 from tether.config.parts import device_of, judge_of, prompts_of, reward_of
 from tether.config.recipe import Recipe
 from tether.config.resume import ResumePlan, locked, roll_back
-from tether.config.review import doubts_of
-from tether.errors import ConfigError
 from tether.journal.ledger import Ledger
 from tether.journal.reader import RunView
 from tether.journal.writer import RunWriter, check_unused
@@ -33,10 +31,7 @@ from tether.pipeline.selfcheck import Probe
 from tether.pipeline.snapshot import Snapshot, read_snapshot
 from tether.pipeline.timeline import Timeline
 from tether.placement.parts import Parts
-from tether.ports import RolloutEngine
 from tether.records import Prompt
-from tether.registry import ENGINES
-from tether.replay.support import Support
 from tether.report.page import write_report
 
 FIRST_PROMPTS = 256
@@ -114,7 +109,7 @@ def build(
         prompts(index)  # one that cannot fit is refused now
     sampling = _sampling(recipe)
     for engine in engines.values():
-        _check_opened(engine, recipe)
+        check_opened(engine.capabilities, recipe)
     writer = open_writer()
     writer.config(recipe.resolved())
     probe = Probe(
@@ -123,6 +118,8 @@ def build(
         prompts=prompts,
         sampling=sampling,
         dtypes=(recipe.engine.dtype, recipe.trainer.dtype),
+        eos_ids=frozenset(parts.vocabulary.eos_ids),
+        is_several=len(engines) > 1,
     )
     publisher = Publisher(learner, engines, clock, (probe,), recipe.pipeline.in_flight, parts.evaluator)
     controller = Controller(
@@ -134,7 +131,7 @@ def build(
         stop=StopRequest(),
         samples=recipe.run.samples,
         samples_every=max(1, recipe.run.steps // NUM_SAMPLINGS),
-        doubts=tuple(doubts_of(recipe)),
+        doubts=tuple(recipe.doubts),
         alarms=Alarms(recipe.pipeline),
         observers=observers,
     )
@@ -194,16 +191,5 @@ def _sampling(recipe: Recipe) -> Sampling:
         max_tokens=recipe.engine.max_tokens,
         routing=routing_of(recipe.algorithm) is not None,
         truncation=recipe.engine.truncation,
-        kept=any(isinstance(replay, Support) for replay in recipe.algorithm.replay),
+        kept=support_of(recipe.algorithm) is not None,
     )
-
-
-def _check_opened(engine: RolloutEngine, recipe: Recipe) -> None:
-    """Refuse an engine that, opened, can do less than its kind can at best."""
-    check_logp(engine.capabilities, recipe.engine)
-    for ask in asks_of(recipe):
-        if not ask.can(engine.capabilities):
-            raise ConfigError(
-                f"engine {ENGINES.name_of(recipe.engine)!r} with this model cannot {ask.what}, which {ask.because} "
-                "asks for; drop the setting, or take a model that has what it is about"
-            )

@@ -28,6 +28,7 @@ from tether.placement.inline import FreeClock
 from tether.placement.parts import EvaluatorMaker, Makers
 from tether.ports import Clock, EngineOptions, RolloutEngine, WeightStore
 from tether.replay.routing import Routing
+from tether.replay.support import Support
 from tether.weights.memory import MemoryStore
 
 
@@ -56,18 +57,21 @@ def learner_of(recipe: Recipe, store: WeightStore, device: str, full_store: Weig
     """A learner with a model of its own. ``full_store``: in the trainer's dtype, for an evaluator of old log-probs."""
     loaded = _model_of(recipe, device)
     trainer, routing = _trainer(recipe, loaded, device), routing_of(recipe.algorithm)
+    support, truncation = support_of(recipe.algorithm), recipe.engine.truncation
     if any(isinstance(replay, Routing) for replay in recipe.algorithm.replay):
         trainer.policy.routers  # noqa: B018  # refused now if there are none to overrule
     return LocalLearner(
         trainer=trainer,
         routing=routing,
+        support=support,
+        truncation=None if support is not None or truncation.is_none else truncation,
         store=store,
         evaluator=_evaluator(recipe, loaded, device),
         loaded=loaded,
         dtype=recipe.model.dtype,
         token_budget=recipe.trainer.token_budget,
         updates_per_batch=recipe.pipeline.updates_per_batch,
-        old=_old_policy(recipe, trainer.policy, routing, full_store),
+        old=_old_policy(recipe, trainer.policy, full_store),
     )
 
 
@@ -76,7 +80,7 @@ def evaluator_of(recipe: Recipe, store: WeightStore, device: str) -> OldEvaluato
     loaded = _model_of(recipe, device)
     loaded.model.requires_grad_(False)
     policy = Policy(loaded, share_prompt=recipe.trainer.share_prompt)
-    return OldEvaluator(_scorer(recipe, policy, routing_of(recipe.algorithm)), store)
+    return OldEvaluator(_scorer(recipe, policy), store)
 
 
 def _model_of(recipe: Recipe, device: str) -> LoadedModel:
@@ -93,16 +97,14 @@ def versions_held(recipe: Recipe) -> int:
     return most_versions(recipe.pipeline.allowed, recipe.pipeline.lag)
 
 
-def _old_policy(
-    recipe: Recipe, policy: Policy, routing: Routing | None, full_store: WeightStore | None
-) -> OldPolicy | None:
+def _old_policy(recipe: Recipe, policy: Policy, full_store: WeightStore | None) -> OldPolicy | None:
     options, schedule = recipe.old, recipe.pipeline
     reach = schedule.allowed - schedule.updates_per_batch + 2
     rescoring = Rescoring(policy=policy, temperature=recipe.engine.temperature, cost=Cost())
     if options.strategy == "snapshots":
         return Snapshots(rescoring, WeightCopies(policy.model, versions_held(recipe), options.where), reach)
     if options.strategy == "interruption":
-        return Acquisition(rescoring, _scorer(recipe, policy, routing), WeightCopies(policy.model, most=1))
+        return Acquisition(rescoring, _scorer(recipe, policy), WeightCopies(policy.model, most=1))
     if options.strategy == "evaluator":
         if full_store is None:
             raise ConfigError(
@@ -113,14 +115,20 @@ def _old_policy(
     return None
 
 
-def _scorer(recipe: Recipe, policy: Policy, routing: Routing | None) -> Scorer:
-    return Scorer(policy, recipe.trainer.token_budget, recipe.engine.temperature, routing)
+def _scorer(recipe: Recipe, policy: Policy) -> Scorer:
+    replays = routing_of(recipe.algorithm), support_of(recipe.algorithm)
+    return Scorer(policy, recipe.trainer.token_budget, recipe.engine.temperature, *replays)
 
 
 def routing_of(algorithm: Algorithm) -> Routing | None:
     """How the engine's routes are replayed, if they are."""
     routings = (replay for replay in algorithm.replay if isinstance(replay, Routing))
     return next((routing for routing in routings if routing.source == "engine"), None)
+
+
+def support_of(algorithm: Algorithm) -> Support | None:
+    """How what the engine samples among is replayed, if it is."""
+    return next((replay for replay in algorithm.replay if isinstance(replay, Support)), None)
 
 
 def _trainer(recipe: Recipe, loaded: LoadedModel, device: str) -> Trainer:

@@ -1,112 +1,76 @@
-"""A model's engine against its trainer at equal weights, apart from any run: what ``tether probe`` measures."""
+"""A model's engines against its trainer at equal weights, apart from any run: what ``tether probe`` measures."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from tether.config.bind import plugin
-from tether.config.evaluate import locate, with_options
+from tether.config.bind import describe_plugin, plugin
+from tether.config.evaluate import locate
 from tether.config.parts import device_of, prompts_of
-from tether.engines.torch import Torch
-from tether.errors import ConfigError, ModelError, NonFiniteError
+from tether.config.probe_bench import Bench, Sampled, Told
+from tether.config.probe_settings import ProbeSettings
+from tether.config.probe_trials import Trial, tried, verdict_of
+from tether.errors import ConfigError, ModelError
 from tether.models.catalog import EMBEDDED
 from tether.models.loading import LoadedModel, load_model
 from tether.models.policy import Policy
-from tether.pipeline.mismatch import Comparison, Rerouting, compare, rerouting_of
+from tether.pipeline.answers import told_of
+from tether.pipeline.mismatch import Comparison, Rerouting, compare, distance_of, rerouting_of
 from tether.pipeline.packing import known_entropy
-from tether.pipeline.rollouts import Sampling, ask
-from tether.pipeline.scoring import Logps, Scorer
-from tether.placement.inline import FreeClock
-from tether.ports import RolloutEngine
-from tether.records import Experts, Floats, Prompt, Rollout
-from tether.registry import TASKS
-from tether.replay.routing import Routing
-from tether.weights.memory import MemoryStore
+from tether.pipeline.scoring import Logps
+from tether.pipeline.suspicion import COARSE, SHIFTED, is_coarse, shift_of
+from tether.ports import EngineCapabilities, EngineOptions
+from tether.records import Floats
+from tether.registry import ENGINES, TASKS
 
-DTYPES: Final = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"}
-"""Names of an engine's number formats, short and in full."""
 CHAT_TASK: Final = "sums"
 """What a model that has a chat template is asked, unless it is said otherwise."""
-LOT: Final = 128
-"""About so many responses are sampled, and scored, between two reports of progress."""
-TOKEN_BUDGET: Final = 16384
-"""Padded tokens of one forward pass of the trainer."""
-MOST_RESPONSES: Final = 10**6
-
-Told = Callable[[str, int, int], None]
-"""Hears what is being done, how many responses of it are done, and of how many."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeSettings:
-    """What to probe, and how."""
-
-    source: str
-    """A model by embedded name, folder or hub name; or a run directory, for its final model."""
-    engine_dtype: str | None = None
-    """The run's own, or bfloat16, if not given."""
-    replay: str | None = None
-    """``routing`` asks for a replay and refuses a model that has no routes; without it a mixture is replayed too."""
-    task_name: str | None = None
-    """The run's own, or what the model was made for, if not given."""
-    options: tuple[str, ...] = ()
-    """Settings ``task.KEY=VALUE`` on top of the task's options."""
-    prompts: int = 64
-    completions: int = 4
-    """Of each prompt."""
-    max_tokens: int | None = None
-    """Of a completion; the run's own, or 32, if not given."""
-    temperature: float | None = None
-    """The run's own, or 1, if not given."""
-    seed: int = 0
-    device: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.engine_dtype is not None and self.engine_dtype not in DTYPES:
-            raise ConfigError(f"the engine's dtype must be one of {', '.join(DTYPES)}; got {self.engine_dtype!r}")
-        if self.replay not in (None, "routing"):
-            raise ConfigError(f"a probe replays 'routing' and nothing else; got {self.replay!r}")
-        for name in ("prompts", "completions", "max_tokens"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"a probe needs at least 1 for {name}; got {value}; leave it out for the default")
-        if self.prompts * self.completions > MOST_RESPONSES:
-            raise ConfigError(
-                f"a probe takes at most {MOST_RESPONSES} responses, prompts times completions; got "
-                f"{self.prompts} x {self.completions}: take fewer"
-            )
-        if self.temperature is not None and not 1e-6 <= self.temperature <= 1e3:
-            raise ConfigError(
-                f"the temperature of a probe must lie in 1e-6 .. 1e3, since greedy tokens come from no distribution; "
-                f"got {self.temperature}: take 1, or what the run will sample with"
-            )
-        if self.seed < 0:
-            raise ConfigError(f"a seed must be at least 0; got {self.seed}")
+NEARER: Final = 0.5
+"""Of the distance: so much nearer to raw log-probs the engine's must be to be called raw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What a probe found; token arrays are ``[T]``, one response after the other."""
+    """What a probe of one engine found; token arrays are ``[T]``, one response after the other."""
 
     about: dict[str, Any]
-    """Model, task and settings, as they were used."""
+    """Model, task, engine and settings, as they were used."""
     without: Comparison
-    """The trainer routes by itself."""
+    """The trainer computes by itself: its own experts, the whole vocabulary."""
     replayed: Comparison | None
-    """The trainer takes the engine's routes; ``None`` where there are none to take."""
+    """With all that could be replayed; ``None`` where there is nothing."""
+    replays: tuple[str, ...]
+    """What was replayed, by the names of ``algorithm.replay``."""
     rerouting: Rerouting | None
     no_replay_because: str
-    """Why there is no replay; empty if there is one."""
+    """Why routes are not replayed; empty if they are."""
+    lost: float | None
+    """Nats that a token's log-prob is lower over the whole vocabulary than over what the engine sampled among, in the
+    mean; ``None`` where that is not known, or nothing was cut."""
     logp_behavior: Floats
     entropy: Floats | None
     """``None`` where the engine cannot tell."""
     d: Floats
     """Without a replay."""
     d_replayed: Floats | None
+    faults: tuple[str, ...]
+    """What is wrong with the engine's numbers, beyond being apart."""
+    trials: tuple[Trial, ...]
+    """Settings that may remove the mismatch, as they were tried."""
+
+    @property
+    def label(self) -> str:
+        """Engine and format."""
+        return f"{self.about['engine']} {self.about['engine_dtype']}"
+
+    @property
+    def verdict(self) -> str:
+        """Which setting removes the mismatch; empty where none was tried."""
+        return verdict_of(self.trials, self.without.all.abs_mean) if self.about["trials"] else ""
 
     def numbers(self) -> dict[str, Any]:
         """Everything, as plain values for JSON."""
@@ -121,73 +85,111 @@ class Probed:
             **self.about,
             "without_replay": asdict(self.without),
             "with_replay": None if replayed is None else asdict(replayed),
+            "replays": list(self.replays),
             "rerouted": shares,
             "no_replay_because": self.no_replay_because,
+            "lost_nats": self.lost,
+            "faults": list(self.faults),
+            "trials": [
+                {**asdict(trial), "leaves": None if trial.distance is None else trial.leaves, "told": trial.told()}
+                for trial in self.trials
+            ],
+            "verdict": self.verdict,
             "per_token": tokens,
         }
 
 
+def probe_all(settings: ProbeSettings, told: Told = lambda what, done, total: None) -> list[Probed]:
+    """Probe every engine in every format that is asked for, one after the other, with the same prompts and seeds."""
+    model, config = locate(settings.source)
+    return [_probe(settings, model, config, options, told) for options in settings.opened(config)]
+
+
 def probe(settings: ProbeSettings, told: Told = lambda what, done, total: None) -> Probed:
-    """Sample with the embedded engine, compute the same tokens as the trainer does, and compare.
+    """Sample with one engine, compute the same tokens as the trainer does, and compare.
 
     The trainer's model is published to the engine through a store, as in a run, and the trainer then takes what the
-    store holds: the weights rounded to the engine's format, which it computes with in float32. So both sides have the
+    store holds: the weights rounded to the engine's format, which it computes with in its own. So both sides have the
     same weights to the last bit, and what is measured is the engine's arithmetic: number format, kernels, cache,
     padding. In a run the trainer keeps its float32 weights, and their rounding comes on top.
     """
-    model, config = locate(settings.source)
-    ran = config.get("engine", {})
-    device, dtype = device_of(settings.device), DTYPES[settings.engine_dtype or ran.get("dtype", "bfloat16")]
-    max_tokens = settings.max_tokens or int(ran.get("max_tokens", 32))
-    temperature = settings.temperature or float(ran.get("temperature", 1.0))
-    loaded = load_model(model, device=device)
-    table = with_options(_task_table(settings, config, loaded), settings.options)
-    policy = Policy(loaded)
-    routing, because = _routing(settings, policy)
-    source = prompts_of((table["name"], plugin(TASKS, table, "task")), loaded, max_tokens, "train", settings.seed)
-    prompts = [source(index) for index in range(settings.prompts)]
-    engine = _engine_with(model, Torch(dtype=dtype, max_tokens=max_tokens), loaded, device)
-    sampling = Sampling(
-        seed=settings.seed,
-        group_size=settings.completions,
-        temperature=temperature,
-        max_tokens=max_tokens,
-        routing=routing is not None,
-    )
-    rollouts = list(_sampled(engine, prompts, sampling, told))
-    scorer = Scorer(policy, TOKEN_BUDGET, temperature)
-    without = _scored(scorer, rollouts, "computing", told)
-    rerouting, replayed = None, None
-    if routing is not None:
-        rerouting = rerouting_of(rollouts, _own_routes(scorer, rollouts, told))
-        replayed = _scored(Scorer(policy, TOKEN_BUDGET, temperature, routing), rollouts, "replaying", told)
+    (probed,) = probe_all(settings, told)
+    return probed
+
+
+def _probe(
+    settings: ProbeSettings, model: str, config: Mapping[str, Any], options: EngineOptions, told: Told
+) -> Probed:
+    bench, task = _bench(settings, model, config, options, told)
+    trainer_dtype = settings.trainer(config)
+    _check_replay(settings, bench, options)
+    sampled = bench.sample(options, settings.prompts)
+    rollouts = sampled.rollouts
+    replays, because = _replays(settings, bench, options, sampled)
+    known: dict[tuple[str, ...], Logps] = {(): bench.score(rollouts, options, dtype=trainer_dtype)}
+    rerouting = None
+    if "routing" in replays:
+        rerouting = rerouting_of(rollouts, bench.own_routes(rollouts, options))
+    for some in dict.fromkeys((*((name,) for name in replays), replays) if replays else ()):
+        known[some] = bench.score(rollouts, options, dtype=trainer_dtype, replays=some, what="replaying")
     parts = {} if rerouting is None else rerouting.parts()
     behavior = np.concatenate([r.completion.logp for r in rollouts])
-    about = {
-        **{name: getattr(settings, name) for name in ("prompts", "completions", "seed")},
-        **{
-            "model": settings.source,
-            "model_path": str(model),
-            "task": table["name"],
-            "engine_dtype": dtype,
-            "trainer_dtype": "float32",
-        },
-        **{"max_tokens": max_tokens, "temperature": temperature, "device": device},
-    }
+    without, replayed = known[()], known[replays] if replays else None
+    lost = float((known[("support",)] - without).mean(dtype=np.float64)) if ("support",) in known else None
     return Probed(
-        about=about,
+        about=_about(settings, bench, options, task=task, trainer_dtype=trainer_dtype),
         without=compare(rollouts, without, parts),
         replayed=None if replayed is None else compare(rollouts, replayed, parts),
+        replays=replays,
         rerouting=rerouting,
         no_replay_because=because,
+        lost=lost,
         logp_behavior=behavior,
         entropy=known_entropy([r.completion for r in rollouts]),
         d=without - behavior,
         d_replayed=None if replayed is None else replayed - behavior,
+        faults=tuple(_faults(bench, options, sampled, without)),
+        trials=tuple(tried(bench, options, trainer_dtype, sampled, known)) if settings.trials else (),
     )
 
 
-def _task_table(settings: ProbeSettings, config: dict[str, Any], loaded: LoadedModel) -> dict[str, Any]:
+def _bench(
+    settings: ProbeSettings, model: str, config: Mapping[str, Any], options: EngineOptions, told: Told
+) -> tuple[Bench, str]:
+    """The model, loaded anew, its prompts, and whose they are."""
+    device = device_of(settings.device)
+    loaded = load_model(model, device=device)
+    table = {**_task_table(settings, config, loaded), **settings.of("task")}
+    task = (table["name"], plugin(TASKS, table, "task"))
+    source = prompts_of(task, loaded, options.max_tokens, "train", settings.seed)
+    bench = Bench(
+        source=model,
+        loaded=loaded,
+        policy=Policy(loaded),
+        prompts=[source(index) for index in range(settings.prompts)],
+        seed=settings.seed,
+        completions=settings.completions,
+        device=device,
+        told=told,
+    )
+    return bench, table["name"]
+
+
+def _about(
+    settings: ProbeSettings, bench: Bench, options: EngineOptions, *, task: str, trainer_dtype: str
+) -> dict[str, Any]:
+    described = describe_plugin(ENGINES, options, "kind")
+    return {
+        **{name: getattr(settings, name) for name in ("prompts", "completions", "seed", "trials")},
+        **{"model": settings.source, "model_path": bench.source, "task": task},
+        **{"engine": described["kind"], "engine_dtype": options.dtype, "trainer_dtype": trainer_dtype},
+        **{"max_tokens": options.max_tokens, "temperature": options.temperature, "device": bench.device},
+        "truncation": asdict(options.truncation),
+        "engine_options": described,
+    }
+
+
+def _task_table(settings: ProbeSettings, config: Mapping[str, Any], loaded: LoadedModel) -> dict[str, Any]:
     """The task that was asked for, the run's own, the one an embedded model was made for, or sums in a chat."""
     own = dict(config.get("task", {}))
     if settings.task_name is not None:
@@ -204,63 +206,62 @@ def _task_table(settings: ProbeSettings, config: dict[str, Any], loaded: LoadedM
     )
 
 
-def _routing(settings: ProbeSettings, policy: Policy) -> tuple[Routing | None, str]:
-    """The replay, if the model has routes to replay, else the reason; an error if it was asked for."""
-    try:
-        policy.routers  # noqa: B018  # refused here if there are none to overrule
-    except ModelError as error:
-        if settings.replay is None:
-            return None, policy.unroutable_because
+def _check_replay(settings: ProbeSettings, bench: Bench, options: EngineOptions) -> None:
+    """Refuse a replay that was asked for and cannot be, before anything is sampled."""
+    if settings.replay == "routing" and bench.policy.unroutable_because:
         raise ModelError(
             f"routes are replayed in a mixture of experts whose routers can be overruled; {settings.source!r} cannot: "
-            f"{policy.unroutable_because}; leave out --replay routing"
-        ) from error
-    return Routing(), ""
-
-
-def _engine_with(source: str, options: Torch, loaded: LoadedModel, device: str) -> RolloutEngine:
-    """An engine that holds the weights of ``loaded`` in its own format, which ``loaded`` then holds as well."""
-    store = MemoryStore(options.dtype, keep=1)
-    engine = options.open(source, store=store, clock=FreeClock(), device=device)
-    publication = store.publish(0, loaded.model.state_dict())
-    asyncio.run(engine.load(publication))
-    loaded.model.load_state_dict(store.fetch(publication))
-    return engine
-
-
-def _sampled(engine: RolloutEngine, prompts: Sequence[Prompt], sampling: Sampling, told: Told) -> Iterator[Rollout]:
-    total = len(prompts) * sampling.group_size
-    asked = [ask(index, prompt, sampling, 0.0) for index, prompt in enumerate(prompts)]
-    at_once = max(1, LOT // sampling.group_size)
-    told("sampling", 0, total)
-    for start in range(0, len(asked), at_once):
-        lot = asked[start : start + at_once]
-        pairs = [(request, group.prompt) for group in lot for request in group.requests]
-        completions = asyncio.run(engine.answer([request for request, _ in pairs]))
-        for (request, prompt), completion in zip(pairs, completions, strict=True):
-            yield Rollout(
-                id=request.id, prompt=prompt, completion=completion, text="", reward=0.0, started_s=0.0, finished_s=0.0
-            )
-        told("sampling", min(total, (start + at_once) * sampling.group_size), total)
-
-
-def _scored(scorer: Scorer, rollouts: Sequence[Rollout], what: str, told: Told) -> Logps:
-    logp: Logps = np.concatenate([scorer(lot) for lot in _lots(rollouts, what, told)])
-    if not np.isfinite(logp).all():
-        raise NonFiniteError(
-            f"log-probs of the trainer must be finite to be compared; {int((~np.isfinite(logp)).sum())} of {len(logp)} "
-            "are not: look at the model's weights"
+            f"{bench.policy.unroutable_because}; leave out --replay routing"
         )
-    return logp
+    if settings.replay == "support" and options.truncation.is_none:
+        raise ConfigError(
+            "replay 'support' has nothing to repeat: the engine samples from the whole vocabulary; set --top-k, "
+            "--top-p or --min-p, or leave out --replay support"
+        )
+    _check_can(settings, options, options.capabilities)
 
 
-def _own_routes(scorer: Scorer, rollouts: Sequence[Rollout], told: Told) -> dict[str, Experts]:
-    return {name: own for lot in _lots(rollouts, "routing", told) for name, own in scorer.own_routes(lot).items()}
+def _check_can(settings: ProbeSettings, options: EngineOptions, can: EngineCapabilities) -> None:
+    """Refuse a replay of what the engine does not report."""
+    reports = {
+        "routing": (can.routing, "the experts of each token"),
+        "support": (can.kept, "what each token was sampled among"),
+    }
+    if settings.replay is not None and not reports[settings.replay][0]:
+        raise ConfigError(
+            f"engine {ENGINES.name_of(options)!r} cannot report {reports[settings.replay][1]}, which --replay "
+            f"{settings.replay} asks for; take an engine that can (docs/engines.md), or leave it out"
+        )
 
 
-def _lots(rollouts: Sequence[Rollout], what: str, told: Told) -> Iterator[Sequence[Rollout]]:
-    """Some rollouts after the others; progress is told as each lot has been used."""
-    for start in range(0, len(rollouts), LOT):
-        told(what, start, len(rollouts))
-        yield rollouts[start : start + LOT]
-    told(what, len(rollouts), len(rollouts))
+def _replays(
+    settings: ProbeSettings, bench: Bench, options: EngineOptions, sampled: Sampled
+) -> tuple[tuple[str, ...], str]:
+    """All that model, engine and sampling allow, and why routes are not among it."""
+    because = bench.policy.unroutable_because
+    if not because and not sampled.can.routing:
+        because = f"engine {ENGINES.name_of(options)!r} does not report the experts of each token"
+    replays = [] if because else ["routing"]
+    if sampled.can.kept and not options.truncation.is_none:
+        replays.append("support")
+    _check_can(settings, options, sampled.can)
+    return tuple(replays), because
+
+
+def _faults(bench: Bench, options: EngineOptions, sampled: Sampled, logp: Logps) -> list[str]:
+    """What the numbers look like, where they look like a known fault."""
+    rollouts = sampled.rollouts
+    behavior = np.concatenate([r.completion.logp for r in rollouts])
+    found = [told_of(sampled.drifts, len(rollouts))] if sampled.drifts else []
+    if is_coarse(behavior):
+        found.append(COARSE)
+    if shift_of(behavior, logp, [len(r.completion) for r in rollouts]):
+        found.append(SHIFTED)
+    if options.temperature != 1 and sampled.can.logp == "processed":
+        raw = distance_of(rollouts, bench.untempered(rollouts, options.dtype)).abs_mean
+        if raw < NEARER * distance_of(rollouts, logp).abs_mean:
+            found.append(
+                "Its log-probs are those before the temperature (raw); have it report those of the distribution it "
+                "samples from (processed), or set engine.temperature = 1"
+            )
+    return found

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from tether.config.abilities import check_engine
+from tether.config.abilities import check_engine, engine_doubts_of
 from tether.config.bind import bind, describe, describe_plugin, named, plugin
 from tether.config.overrides import apply, expand
 from tether.config.review import check_algorithm, check_old, doubts_of
@@ -138,6 +138,11 @@ class Recipe:
             return self.preset
         return self.preset if as_named == self.algorithm else f"{self.preset}, changed"
 
+    @property
+    def doubts(self) -> list[str]:
+        """What this recipe does that is known to be doubtful, a sentence each."""
+        return [*doubts_of(self), *engine_doubts_of(self)]
+
     def resolved(self) -> dict[str, Any]:
         """Every setting in force, defaults included, as plain tables."""
         algorithm = {"preset": self.preset or None, **describe(self.algorithm)}
@@ -161,7 +166,7 @@ class Recipe:
                 "algorithm": self.algorithm_label,
                 "staleness_bound": self.pipeline.bound,
                 "group_slots": self.pipeline.slots,
-                "doubts": doubts_of(self),
+                "doubts": self.doubts,
             },
         }
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -42,20 +42,26 @@ def sampled_logp(
     >>> round(logp.item(), 4), round(h.item(), 4)
     (-0.2395, 0.6656)
     """
-    rows = max(1, CHUNK_ELEMENTS // max(vocabulary, 1))
-    is_kept = not torch.is_grad_enabled() or len(ids) <= KEPT_CHUNKS * rows
+    rows = rows_at_once(vocabulary)
+
+    def chunk(hidden: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        logp, h = chosen_logp(head(hidden), ids, temperature, entropy=entropy != "none")
+        return logp, h if entropy == "differentiable" else h.detach()
+
+    logp, h = chunked(chunk, torch.split(hidden, rows), torch.split(ids, rows))
+    return logp, None if entropy == "none" else h
+
+
+def rows_at_once(vocabulary: int) -> int:
+    """Tokens of a chunk."""
+    return max(1, CHUNK_ELEMENTS // max(vocabulary, 1))
+
+
+def chunked(chunk: Callable[..., tuple[Tensor, Tensor]], *parts: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """What ``chunk`` makes of each chunk of the parts, joined; of more than a few it is made again in backward."""
+    is_kept = not torch.is_grad_enabled() or len(parts[0]) <= KEPT_CHUNKS
     pieces = [
-        _chunk(h, i, head, temperature, entropy)
-        if is_kept
-        else checkpoint(_chunk, h, i, head, temperature, entropy, use_reentrant=False)
-        for h, i in zip(torch.split(hidden, rows), torch.split(ids, rows), strict=True)
+        chunk(*own) if is_kept else checkpoint(chunk, *own, use_reentrant=False) for own in zip(*parts, strict=True)
     ]
-    logp = torch.cat([piece[0] for piece in pieces])
-    return logp, None if entropy == "none" else torch.cat([piece[1] for piece in pieces])
-
-
-def _chunk(
-    hidden: Float[Tensor, "n H"], ids: Int[Tensor, "n"], head: Head, temperature: float, entropy: Entropy
-) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
-    logp, h = chosen_logp(head(hidden), ids, temperature, entropy=entropy != "none")
-    return logp, h if entropy == "differentiable" else h.detach()
+    logp, h = (torch.cat(column) for column in zip(*pieces, strict=True))
+    return logp, h

@@ -20,9 +20,11 @@ class PolicyTokens(NamedTuple):
     logp: Float[Tensor, "T"]
     """Log-probability in nats, at the sampling temperature."""
     entropy: Float[Tensor, "T"] | None = None
-    """Entropy of the full distribution at that temperature, where asked for."""
+    """Entropy of the full distribution at that temperature, or over the kept ids, where asked for."""
     top_k: Float[Tensor, "T K"] | None = None
     """Log-probabilities of the ids of ``TokenBatch.top_k_behavior``, ``-inf`` in the same places."""
+    lost_mass: Float[Tensor, "T"] | None = None
+    """Probability of what a truncation that is not replayed cuts away; without gradient, for the log."""
 
     def quiet(self, trainable: Bool[Tensor, "T"]) -> PolicyTokens:
         """In float32, with 0 in the place of untrainable tokens, whatever they hold."""

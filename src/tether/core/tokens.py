@@ -7,17 +7,26 @@ Shape letters, here and everywhere in ``core``: ``T`` tokens of all responses of
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+LOG_PROBS: Final = (
+    *("logp_behavior", "logp_proximal", "logp_anchor", "logp_old", "logp_average", "logp_reference"),
+    "top_k_behavior",
+)
+"""Fields of a ``TokenBatch`` that are subtracted from each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
     """What is known about sampled tokens before an update; nothing here carries gradient.
 
-    Log-probabilities are float32, in nats. Raises ``ValueError`` if the fields do not share one shape ``[T]``.
+    Log-probabilities are float32 (or float64), in nats. Raises ``ValueError`` if the fields do not share one shape
+    ``[T]``, or a log-probability has 16 bits: near -20 bfloat16 knows -20.0 and -20.125 and nothing between, and the
+    difference of two such numbers is no log-ratio.
     """
 
     logp_behavior: Float[Tensor, "T"]
@@ -62,6 +71,14 @@ class TokenBatch:
                 f"fields of a TokenBatch must share one shape [T] (top_k_behavior: [T, K]); got {listed}, "
                 f"top_k_behavior {alternatives}"
             )
+        for name in LOG_PROBS:
+            logp = getattr(self, name)
+            if logp is not None and logp.dtype not in (torch.float32, torch.float64):
+                raise ValueError(
+                    f"log-probs must be float32 or float64, or their differences are rounding; {name} is "
+                    f"{str(logp.dtype).removeprefix('torch.')}: take log_softmax of logits.float(), a cast afterwards "
+                    "brings nothing back"
+                )
 
     def __len__(self) -> int:
         return self.trainable.shape[0]

@@ -131,18 +131,18 @@ class RowBatch:
         drafts, num_read = self._drafts, self._num_read
         seeds = np.array([draft.seed for draft in drafts], dtype=np.uint64)
         numbers = uniforms(seeds, np.array([draft.count for draft in drafts]), steps)
-        top_k = max(draft.request.alternatives for draft in drafts)
+        asked = max(draft.request.alternatives for draft in drafts), any(draft.reports_kept for draft in drafts)
         unread = drafts[num_read:]
         if not unread:
             assert self._device is not None, "rows stand on the device or are read now"
-            return self._device.decode(numbers, top_k)
-        fresh = DeviceRows(self._loaded, [d.prefix for d in unread], [d.request.temperature for d in unread])
+            return self._device.decode(numbers, asked)
+        fresh = DeviceRows(self._loaded, [draft.prefix for draft in unread], [draft.request for draft in unread])
         if self._device is None:
             self._device = fresh
-            return fresh.decode(numbers, top_k)
-        first = self._device.decode(numbers[:num_read, :1], top_k) + fresh.decode(numbers[num_read:, :1], top_k)
+            return fresh.decode(numbers, asked)
+        first = self._device.decode(numbers[:num_read, :1], asked) + fresh.decode(numbers[num_read:, :1], asked)
         self._device.join(fresh)
-        return [joined(first), *self._device.decode(numbers[:, 1:], top_k)]
+        return [joined(first), *self._device.decode(numbers[:, 1:], asked)]
 
     def _take(self, block: Block, version: int) -> list[Draft]:
         """Give every draft its tokens: up to its limit, or an end-of-sequence id; those that ended."""

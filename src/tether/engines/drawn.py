@@ -10,20 +10,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tether.engines.kept import listed, sets_of
 from tether.engines.sampling import Sampled
 from tether.models.routers import RoutingShape
 from tether.ports import GenerationRequest
-from tether.records import NO_EXPERT, Completion, Experts, Finish
+from tether.records import NO_EXPERT, Completion, Experts, Finish, Ints
 
 
 class Block(NamedTuple):
-    """Tokens of all rows, ``[B, n]``; alternatives are ``[B, n, k]``."""
+    """Tokens of all rows, ``[B, n]``; alternatives are ``[B, n, k]``, bits of kept sets ``[B, n, V / 8]``."""
 
     ids: NDArray[np.int64]
     logp: NDArray[np.float32]
     entropy: NDArray[np.float32]
     top_k_ids: NDArray[np.int64] | None
     top_k_logp: NDArray[np.float32] | None
+    kept: NDArray[np.uint8] | None
 
 
 def on_host(drawn: Sequence[Sampled]) -> Block:
@@ -35,6 +37,7 @@ def on_host(drawn: Sequence[Sampled]) -> Block:
         _stacked([step.entropy for step in drawn]),
         _stacked([step.top_k_ids for step in drawn]) if top_k else None,
         _stacked([step.top_k_logp for step in drawn]) if top_k else None,
+        _stacked([step.kept for step in drawn]) if drawn[0].kept is not None else None,
     )
 
 
@@ -58,6 +61,8 @@ class Draft:
         self._cached: NDArray[np.int32] = np.empty(limit, np.int32)
         self._top_k_ids: NDArray[np.int32] = np.empty((limit, request.alternatives), np.int32)
         self._top_k_logp: NDArray[np.float32] = np.empty((limit, request.alternatives), np.float32)
+        self._kept: list[Ints] = []
+        self._num_kept: NDArray[np.int64] = np.zeros(limit, np.int64)
         self.experts: Experts | None = None
         """``[P + limit, layers, k]``, where the request asks; ``NO_EXPERT`` where none is known yet."""
         if request.routing and routing is not None:
@@ -76,6 +81,11 @@ class Draft:
         return self.has_stopped or self.has_left or self.num_left == 0
 
     @property
+    def reports_kept(self) -> bool:
+        """Whether somebody wants to know what each token is sampled among, and it is not the whole vocabulary."""
+        return self.request.kept and not self.request.truncation.is_none
+
+    @property
     def prefix(self) -> tuple[int, ...]:
         """Everything the next token follows."""
         return (*self.request.prompt_ids, *self._ids[: self.count].tolist())
@@ -91,6 +101,9 @@ class Draft:
         if (k := self.request.alternatives) and block.top_k_ids is not None and block.top_k_logp is not None:
             self._top_k_ids[into] = block.top_k_ids[row, :count, :k]
             self._top_k_logp[into] = block.top_k_logp[row, :count, :k]
+        if self.reports_kept and block.kept is not None:
+            ids, self._num_kept[into] = listed(block.kept[row, :count])
+            self._kept.append(ids)
         self.count += count
 
     def completion(self) -> Completion:
@@ -107,6 +120,7 @@ class Draft:
             finish=finish,
             top_k_ids=self._top_k_ids[:count].copy() if asked.alternatives else None,
             top_k_logp=self._top_k_logp[:count].copy() if asked.alternatives else None,
+            kept=sets_of(self._kept, self._num_kept[:count]) if self.reports_kept else None,
             experts=self._routes(),
         )
 
@@ -125,6 +139,8 @@ class Draft:
         self._cached[:count] = made.version if made.cached_version is None else made.cached_version
         if (k := self.request.alternatives) and made.top_k_ids is not None and made.top_k_logp is not None:
             self._top_k_ids[:count], self._top_k_logp[:count] = made.top_k_ids[:, :k], made.top_k_logp[:, :k]
+        if self.reports_kept and made.kept is not None:
+            self._kept, self._num_kept[:count] = [made.kept.ids], np.diff(made.kept.starts)
         if self.experts is not None and made.experts is not None:
             self.experts[: len(made.experts)] = made.experts
 

@@ -69,6 +69,13 @@ class Servable:
                 f"sampled ids must lie in 0 .. {self.vocabulary - 1}; {name} goes on from {int(made.token_ids.min())} "
                 f".. {int(made.token_ids.max())}: go on with the model that began it"
             )
+        if made.kept is not None and len(ids := made.kept.ids):
+            lowest, highest = int(ids.min()), int(ids.max())
+            if not 0 <= lowest <= highest < self.vocabulary:
+                raise DataError(
+                    f"kept ids must lie in 0 .. {self.vocabulary - 1}; {name} goes on from {lowest} .. {highest}: go "
+                    "on with the model that began it"
+                )
         alternatives = 0 if made.top_k_ids is None else made.top_k_ids.shape[1]
         if count and alternatives < request.alternatives:
             raise DataError(

@@ -10,10 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tether.core.truncation import Limits
 from tether.engines.attention import NAME as GROUPED
 from tether.engines.cache import cache_state, cut_cache, host_copy, join_caches, refill_cache
 from tether.engines.sampling import Sampled, sample
 from tether.errors import ModelError
+from tether.ports import GenerationRequest
+from tether.records import Truncation
 
 
 @runtime_checkable
@@ -48,7 +51,9 @@ class DeviceRows:
     the number of columns it sees.
     """
 
-    def __init__(self, loaded: Decodable, prefixes: Sequence[tuple[int, ...]], temperature: Sequence[float]) -> None:
+    def __init__(
+        self, loaded: Decodable, prefixes: Sequence[tuple[int, ...]], requests: Sequence[GenerationRequest]
+    ) -> None:
         """Rows that go on from their prefixes; the first step reads those, each distinct one once."""
         from transformers.cache_utils import DynamicCache, DynamicLayer
 
@@ -57,7 +62,8 @@ class DeviceRows:
         self._context = loaded.context
         self._device = loaded.model.device
         self._prefixes: tuple[tuple[int, ...], ...] = tuple(prefixes)  # none once they are read
-        self._temperature: NDArray[np.float32] = np.array(temperature, dtype=np.float32)
+        self._temperature: NDArray[np.float32] = np.array([r.temperature for r in requests], dtype=np.float32)
+        self._truncation: tuple[Truncation, ...] = tuple(request.truncation for request in requests)
         self._starts: NDArray[np.int64] = np.zeros(len(prefixes), dtype=np.int64)
         self._width = 0  # columns of the cache
         self._tokens = torch.empty(0, dtype=torch.long, device=self._device)
@@ -70,9 +76,13 @@ class DeviceRows:
     def __len__(self) -> int:
         return len(self._starts)
 
-    def decode(self, uniform: NDArray[np.float64], top_k: int) -> list[Sampled]:
-        """Draw a token a row for every column of ``uniform [B, n]``; nothing is read back."""
+    def decode(self, uniform: NDArray[np.float64], asked: tuple[int, bool]) -> list[Sampled]:
+        """Draw a token a row for every column of ``uniform [B, n]``; nothing is read back.
+
+        ``asked``: how many alternatives to report with each, and whether to report what it was sampled among.
+        """
         numbers, temperature = self._to_device(uniform), self._to_device(self._temperature)
+        top_k, limits = asked[0], self._limits(reports=asked[1])
         may_be_greedy = bool((self._temperature == 0).any())
         starts: Tensor | None = None
         drawn: list[Sampled] = []
@@ -82,7 +92,9 @@ class DeviceRows:
             else:
                 starts = self._to_device(self._starts) if starts is None else starts
                 logits = self._read_last(starts)
-            drawn.append(sample(logits, temperature, numbers[:, step], top_k, may_be_greedy=may_be_greedy))
+            drawn.append(
+                sample(logits, temperature, numbers[:, step], top_k, may_be_greedy=may_be_greedy, limits=limits)
+            )
             self._tokens = drawn[-1].ids
         return drawn
 
@@ -92,6 +104,7 @@ class DeviceRows:
         join_caches(self._cache, other._cache)
         self._starts = np.concatenate([rows._starts + (width - rows._width) for rows in (self, other)])
         self._temperature = np.concatenate([self._temperature, other._temperature])
+        self._truncation += other._truncation
         self._tokens = torch.cat([self._tokens, other._tokens])
         self._width = width
 
@@ -99,6 +112,7 @@ class DeviceRows:
         """Forget all other rows, and the columns that none of these sees."""
         kept = self._to_device(rows)
         self._starts, self._temperature = self._starts[rows], self._temperature[rows]
+        self._truncation = tuple(self._truncation[row] for row in rows.tolist())
         unseen = int(self._starts.min())
         cut_cache(self._cache, kept, unseen)
         self._tokens = self._tokens[kept]
@@ -111,6 +125,7 @@ class DeviceRows:
             "tokens": host_copy(self._tokens),
             "starts": torch.from_numpy(self._starts.copy()),
             "temperature": torch.from_numpy(self._temperature.copy()),
+            "truncation": self._truncation,
             "width": self._width,
             "dtype": str(self._model.dtype),
             "cache": cache_state(self._cache),
@@ -127,9 +142,16 @@ class DeviceRows:
             )
         rows._tokens = state["tokens"].to(rows._device, copy=True)
         rows._starts, rows._temperature = state["starts"].numpy().copy(), state["temperature"].numpy().copy()
+        rows._truncation = tuple(state["truncation"])
         rows._width = int(state["width"])
         refill_cache(rows._cache, state["cache"], rows._device)
         return rows
+
+    def _limits(self, *, reports: bool) -> Limits | None:
+        """What the rows are sampled among; ``None`` if that is the whole vocabulary for all of them."""
+        if all(truncation.is_none for truncation in self._truncation):
+            return None
+        return Limits.of(self._truncation, self._device, reports=reports)
 
     def _read_prefixes(self) -> Tensor:
         """Logits ``[B, V]`` of the first token of every row; the distinct prefixes are laid out padded on the left."""

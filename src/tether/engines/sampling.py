@@ -14,6 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tether.core.truncation import Limits, kept_of
+from tether.engines.kept import as_bits
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -38,10 +41,13 @@ class Sampled(NamedTuple):
     logp: Tensor
     """Log-probability, in nats, under the distribution sampled from; under temperature 1 where sampling was greedy."""
     entropy: Tensor
-    """Entropy, in nats, of that same distribution."""
+    """Entropy, in nats, of that same distribution before truncation."""
     top_k_ids: Tensor | None
     """``[B, k]``, most probable first."""
     top_k_logp: Tensor | None
+    """Their log-probabilities before truncation."""
+    kept: Tensor | None = None
+    """``[B, V / 8]`` bits of what was sampled among, where somebody wants to know."""
 
 
 def uniforms(seeds: NDArray[np.uint64], start: NDArray[np.int64] | int, count: int) -> NDArray[np.float64]:
@@ -62,13 +68,20 @@ def uniforms(seeds: NDArray[np.uint64], start: NDArray[np.int64] | int, count: i
 
 
 def sample(
-    logits: Tensor, temperature: Tensor, uniform: Tensor, top_k: int = 0, *, may_be_greedy: bool = True
+    logits: Tensor,
+    temperature: Tensor,
+    uniform: Tensor,
+    top_k: int = 0,
+    *,
+    may_be_greedy: bool = True,
+    limits: Limits | None = None,
 ) -> Sampled:
     """Draw one id a row from ``softmax(logits / temperature)`` by inverting its distribution function at ``uniform``.
 
     ``logits [B, V]`` of any floating type, ``temperature [B]`` (0 is greedy, which may be ruled out beforehand: to look
     for it here would wait for the device), ``uniform [B]`` float64 in [0, 1).
     Probabilities are float32 log-softmax values, accumulated in float64; a token of probability 0 is never drawn.
+    With ``limits``, what they keep of that is renormalized and drawn from, in the order of ids as well.
     Greedy draws come from a point mass, whose log-probability says nothing: they report temperature 1 instead and are
     for evaluation, not for training. A NaN or +inf in a row makes its ``logp`` NaN: the caller looks at that, later
     and for many tokens at once, so that drawing never waits for the device.
@@ -80,24 +93,35 @@ def sample(
     """
     lot = max(1, _LOT // logits.shape[1])
     if logits.device.type == "cpu" and len(logits) > lot:
-        lots = zip(*(torch.split(given, lot) for given in (logits, temperature, uniform)), strict=True)
-        return joined([sample(x, t, u, top_k, may_be_greedy=may_be_greedy) for x, t, u in lots])
+        parts = [slice(start, start + lot) for start in range(0, len(logits), lot)]
+        cuts = [None if limits is None else limits.at(own) for own in parts]
+        return joined(
+            [
+                sample(logits[own], temperature[own], uniform[own], top_k, may_be_greedy=may_be_greedy, limits=cut)
+                for own, cut in zip(parts, cuts, strict=True)
+            ]
+        )
     greedy = temperature == 0 if may_be_greedy else None
     scale = temperature if greedy is None else torch.where(greedy, 1.0, temperature)
     logp = torch.log_softmax(logits.float() / scale[:, None], dim=-1)
     probability = logp.exp()
-    ids = _invert(probability, uniform)
+    kept = None if limits is None else kept_of(logp, limits)
+    weight = probability if kept is None else probability * kept.mask
+    ids = _invert(weight, uniform)
     if greedy is not None:
-        ids = torch.where(greedy, logp.argmax(-1), ids)
+        ids = torch.where(greedy, (logp if kept is None else weight).argmax(-1), ids)
     chosen = logp.gather(-1, ids[:, None])[:, 0]
+    if kept is not None:
+        chosen = (chosen.double() - kept.log_mass).float()
     top_logp, top_ids = logp.topk(top_k, dim=-1) if top_k else (None, None)
     # In place: fresh memory of the size of the logits costs more than the arithmetic done in it.
     entropy = -logp.clamp_(min=_LOWEST).mul_(probability).sum(-1)
-    return Sampled(ids, chosen, entropy, top_ids, top_logp)
+    bits = as_bits(kept.mask) if kept is not None and limits is not None and limits.reports else None
+    return Sampled(ids, chosen, entropy, top_ids, top_logp, bits)
 
 
 def joined(parts: Sequence[Sampled]) -> Sampled:
-    """The rows of all parts, one after the other."""
+    """The rows of all parts, one after the other. Rows of which nothing was cut keep nothing that is worth telling."""
     top_ids = [part.top_k_ids for part in parts if part.top_k_ids is not None]
     top_logp = [part.top_k_logp for part in parts if part.top_k_logp is not None]
     return Sampled(
@@ -106,7 +130,19 @@ def joined(parts: Sequence[Sampled]) -> Sampled:
         torch.cat([part.entropy for part in parts]),
         torch.cat(top_ids) if top_ids else None,
         torch.cat(top_logp) if top_logp else None,
+        _joined_bits(parts),
     )
+
+
+def _joined_bits(parts: Sequence[Sampled]) -> Tensor | None:
+    width = next((part.kept.shape[1] for part in parts if part.kept is not None), None)
+    if width is None:
+        return None
+    bits = [
+        part.ids.new_zeros(len(part.ids), width, dtype=torch.uint8) if part.kept is None else part.kept
+        for part in parts
+    ]
+    return torch.cat(bits)
 
 
 def _invert(probability: Tensor, uniform: Tensor) -> Tensor:

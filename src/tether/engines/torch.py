@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch as th
+from torch import Tensor
 
 from tether.engines.attention import use_grouped_attention
 from tether.engines.busy import Busy
 from tether.engines.decoding import RowBatch
 from tether.engines.fitting import check_fits
+from tether.engines.holding import Holding
 from tether.engines.options import SamplingOptions
 from tether.engines.requests import Servable
 from tether.engines.rows import Decodable
-from tether.engines.sequence import check_follows, is_same
 from tether.engines.stream import Pace, Stream
-from tether.errors import ModelError
 from tether.models.loading import DTYPES, load_model
 from tether.models.lora import Lora, adapt, check_base, published
 from tether.models.routers import find_routers, routing_of
@@ -88,9 +88,8 @@ class TorchEngine:
     def __init__(self, loaded: Decodable, options: Torch, *, store: WeightStore, clock: Clock) -> None:
         self._loaded = loaded
         self._options = options
-        self._store = store
-        self._held: Publication | None = None
         self._busy = Busy()
+        self._holding = Holding(store, self._put, self._busy)
         loaded.model.eval().requires_grad_(False)
         use_grouped_attention(loaded.model)
         routing = routing_of(loaded.model)
@@ -118,7 +117,7 @@ class TorchEngine:
     @property
     def version(self) -> int:
         """Version of the weights it holds; -1 before the first load."""
-        return -1 if self._held is None else self._held.version
+        return self._holding.version
 
     @property
     def busy_s(self) -> float:
@@ -153,25 +152,8 @@ class TorchEngine:
         return [done[i] for i in range(len(requests))]
 
     async def load(self, publication: Publication, in_flight: InFlight = "finish") -> str:
-        """Copy a published version into the model, whole or not at all; return the fingerprint of what was received.
-
-        There is no point inside the copy at which other parts run, so no token sees half of it. What is due of the
-        block before comes to its callers as it was sampled. The publication that is held may come again, and what is
-        under way goes on.
-        """
-        check_follows(self._held, publication)
-        if self._held is None or is_same(self._held, publication):
-            return self._take(publication)
-        if in_flight == "finish":
-            with self._stream.held():
-                await self._stream.drained()
-                return self._take(publication)
-        arrived = self._take(publication)
-        if in_flight == "recompute":
-            self._stream.recompute()
-        elif in_flight == "restart":
-            self._stream.interrupt()
-        return arrived
+        """Copy a published version into the model, whole or not at all; return the fingerprint of what was received."""
+        return await self._holding.load(publication, in_flight, self._stream)
 
     async def progress(self) -> Mapping[str, Completion]:
         """Tokens so far of all that is under way; one that has ended and is not due yet is whole."""
@@ -186,23 +168,10 @@ class TorchEngine:
         self._rows.restore(flight["batch"])
         self._stream.restore(flight)
 
-    def _take(self, publication: Publication) -> str:
-        from tether.models.fingerprint import fingerprint
-
-        check_follows(self._held, publication)
-        with self._busy:
-            received = self._store.fetch(publication)
-            arrived = fingerprint(received)
-            if arrived != publication.fingerprint:
-                raise ModelError(
-                    f"received weights must be those of the publication; version {publication.version} was announced "
-                    f"as {publication.fingerprint} and arrived as {arrived}: the engine keeps version {self.version}"
-                )
-            check_base(self._loaded.model, received)
-            own = published(self._loaded.model)
-            check_fits(own, received)
-            with th.no_grad():
-                for name, tensor in received.items():
-                    own[name].copy_(tensor)
-        self._held = publication
-        return arrived
+    def _put(self, publication: Publication, received: Mapping[str, Tensor]) -> None:
+        check_base(self._loaded.model, received)
+        own = published(self._loaded.model)
+        check_fits(own, received)
+        with th.no_grad():
+            for name, tensor in received.items():
+                own[name].copy_(tensor)

@@ -36,6 +36,8 @@ PROCESSES_FILE: Final = "processes.jsonl"
 ROLLED_BACK_FOLDER: Final = "rolled-back"
 """What was cut off, a numbered folder each time."""
 MODEL_FOLDER: Final = "model"
+ADAPTER_FOLDER: Final = "adapter"
+"""In the model's: the adapter of a run that trained one, beside the weights into which it is merged."""
 REPORT_FILE: Final = "report.html"
 
 PLAIN_FATES: Final = ("trained", "unused", "in-flight")

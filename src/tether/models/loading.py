@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from tether.errors import ModelError
+from tether.journal.schema import ADAPTER_FOLDER
 from tether.journal.writer import flush
 from tether.models.catalog import EMBEDDED, OBTAINABLE, folder_of
 from tether.models.finite import check_finite_weights
-from tether.models.lora import ADAPTER_FOLDER, is_adapted, plain, save_adapter
+from tether.models.lora import is_adapted, plain, save_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

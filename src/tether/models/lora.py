@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 BASE: Final = "base_fingerprint"
 """Name under which the fingerprint of the frozen weights travels beside an adapter, as 32 bytes."""
-ADAPTER_FOLDER: Final = "adapter"
-"""Beside the merged weights of a saved model."""
+TRIAL_SHARE: Final = 0.25
+"""Of a layer's output, what the adapter of a trial adds to it."""
 _OURS, _BASE_LAYER, _NAME = ".lora_", ".base_layer.", ".default."
 _PREFIX = "base_model.model."
 """Which peft puts before every name in a file."""
@@ -112,6 +112,40 @@ def published(model: nn.Module) -> dict[str, Tensor]:
     return {**{name: tensor for name, tensor in state.items() if _OURS in name}, BASE: model.get_buffer(BASE)}
 
 
+def trial(model: nn.Module) -> dict[str, Tensor]:
+    """An adapter for a look at an engine: the model's own, with a ``B`` that makes a difference; the model stays.
+
+    A fresh adapter changes nothing, so an engine that ignores adapters answers like one that has it. This one adds
+    about ``TRIAL_SHARE`` of what its layer gives: the entries of ``B [out, rank]`` are normal, of standard deviation
+    ``TRIAL_SHARE |W| / (alpha / rank |A| sqrt(out))`` with Frobenius norms, so that ``alpha / rank |B A|`` is that
+    share of ``|W|`` on average.
+    """
+    from peft.tuners.lora import LoraLayer
+
+    tensors = published(model)
+    numbers = torch.Generator().manual_seed(0)
+    for name, layer in model.named_modules():
+        if isinstance(layer, LoraLayer):
+            a, b = (f"{name}{_OURS}{part}{_NAME}weight" for part in "AB")
+            down, weight = tensors[a].detach().float(), layer.get_base_layer().weight.detach().float()
+            size = TRIAL_SHARE * weight.norm() / (layer.scaling["default"] * down.norm() * weight.shape[0] ** 0.5)
+            drawn = torch.randn(tensors[b].shape, generator=numbers).to(down.device)
+            tensors[b] = (size * drawn).to(tensors[b].dtype)
+    return tensors
+
+
+def check_still(model: nn.Module) -> None:
+    """Raise ``ModelError`` if the frozen weights are not what they were when the adapter was made."""
+    if not is_adapted(model):
+        return
+    began = _hex(model.get_buffer(BASE).cpu())
+    if began not in (ended := [base_fingerprint(model, dtype) for dtype in (torch.float32, torch.bfloat16)]):
+        raise ModelError(
+            f"the base of an adapter must stay as it is; it had fingerprint {began[:12]} and has {ended[0][:12]} in "
+            f"float32, {ended[1][:12]} in bfloat16: something wrote into frozen weights, so nothing is saved"
+        )
+
+
 def check_base(model: nn.Module, received: Mapping[str, Tensor]) -> None:
     """Refuse an adapter that was trained on another base than this model's."""
     if not is_adapted(model) or BASE not in received:
@@ -164,8 +198,9 @@ def plain(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-def save_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Write the adapter alone as peft does, for ``PeftModel.from_pretrained(base, folder)``."""
+def save_adapter(model: PreTrainedModel, folder: Path, of: Mapping[str, Tensor] | None = None) -> None:
+    """Write the adapter alone as peft does, for ``PeftModel.from_pretrained(base, folder)``: the model's own, or one
+    that was published."""
     from safetensors.torch import save_file
 
     folder.mkdir()
@@ -175,8 +210,8 @@ def save_adapter(model: PreTrainedModel, folder: Path) -> None:
     config.inference_mode = True
     config.target_modules = sorted(config.target_modules)
     config.save_pretrained(folder)
-    tensors = {_PREFIX + name.replace(_NAME, "."): tensor.detach() for name, tensor in published(model).items()}
-    del tensors[_PREFIX + BASE]
+    held = published(model) if of is None else of
+    tensors = {_PREFIX + name.replace(_NAME, "."): held[name].detach() for name in held if name != BASE}
     save_file(tensors, folder / "adapter_model.safetensors")
 
 

@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
 from tether.core.logprobs import Entropy, sampled_logp
 from tether.core.rule import PolicyTokens
+from tether.core.support import KeptIds, lost_mass, supported_logp
 from tether.errors import ModelError
 from tether.models.finite import check_finite_weights
 from tether.models.loading import LoadedModel
 from tether.models.lora import published
 from tether.models.routers import Routers, replayable
 from tether.models.sharing import PromptSharing, SharePrompt, attention_mask, sharing_of
+from tether.records import Truncation
 
 HEAD_TOLERANCE = 1e-3
 """Largest difference, relative to the largest logit, between our head and the model's own logits at load."""
@@ -46,6 +48,16 @@ class ModelInputs:
     """0 in the prompt, 1, 2, ... in its completions, -1 in padding: a token sees the prompt and its own branch."""
     experts: Int[Tensor, "B L layers k"] | None = None
     """What the routers choose; -1 (``NO_EXPERT``) anywhere in a token's set: their own choice. ``None``: always."""
+    kept: KeptIds | None = None
+    """What the softmax of each sampled token runs over; ``None``: always the whole vocabulary."""
+    truncation: Truncation | None = None
+    """What the tokens were sampled under if that is not replayed; the mass it cuts away then comes with the entropy."""
+
+    def only(self, wanted: Bool[Tensor, "T"]) -> ModelInputs:
+        """Some of the sampled tokens, in the same rows."""
+        kept = None if self.kept is None else self.kept.select(wanted)
+        row, column, ids = (x[wanted] for x in (self.row, self.column, self.ids))
+        return replace(self, row=row, column=column, ids=ids, kept=kept)
 
 
 class Policy:
@@ -73,7 +85,7 @@ class Policy:
         self.model.train()
         self._backbone: Any = loaded.model.base_model
         self._head = _head_of(loaded)
-        self._vocabulary = int(loaded.model.get_output_embeddings().weight.shape[0])
+        self.vocabulary = int(loaded.model.get_output_embeddings().weight.shape[0])
         _check_head(loaded, self._head)
         self.sharing, self.apart_because = _sharing(loaded, share_prompt)
         self._routers, self.unroutable_because = _routers(loaded)
@@ -100,10 +112,14 @@ class Policy:
         # there, by index_select in a fixed order, by an index of two tensors as the threads come
         place = inputs.row * hidden.shape[1] + inputs.column
         picked: Float[Tensor, "T H"] = hidden.flatten(0, 1).index_select(0, place)
-        logp, h = sampled_logp(
-            picked, inputs.ids, self._head, temperature=temperature, vocabulary=self._vocabulary, entropy=entropy
-        )
-        return PolicyTokens(logp, h)
+        how: dict[str, Any] = {"temperature": temperature, "vocabulary": self.vocabulary}
+        if inputs.kept is None:
+            logp, h = sampled_logp(picked, inputs.ids, self._head, entropy=entropy, **how)
+        else:
+            logp, h = supported_logp(picked, (inputs.ids, inputs.kept), self._head, entropy=entropy, **how)
+        if inputs.truncation is None or entropy == "none":
+            return PolicyTokens(logp, h)
+        return PolicyTokens(logp, h, lost_mass=lost_mass(picked, inputs.truncation, self._head, **how))
 
     @torch.no_grad()
     def routes(self, inputs: ModelInputs) -> Int[Tensor, "B L layers k"]:

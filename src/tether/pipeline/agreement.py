@@ -6,13 +6,13 @@ computes them in the narrow format and in float32. A wrong publication is many f
 
 With ``d = logp of the trainer - logp of the engine``, a distance is the mean of ``|d|``, in nats, without the 2 % of
 tokens that are farthest apart: rounding may send a token to another expert, and one such token would outweigh all
-others, in the distance or in the floor it is held against.
+others, in the distance or in the floor it is held against. Many tokens that are a little off and a few that are far off
+have one mean, so the spread is held against a floor as well: the ``|d|`` that 95 % of the tokens do not exceed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from tether.errors import ConfigError
 from tether.pipeline.scoring import Logps, Scores
+from tether.pipeline.suspicion import COARSE, SHIFTED, is_coarse, shift_of
 from tether.records import Metric, Metrics
 
 LEAST_FLOOR = {"bfloat16": 5e-4, "float32": 1e-5}
@@ -33,6 +34,13 @@ LARGEST = 20.0
 """Where ``|d|`` is cut before ``exp``."""
 LEFT_OUT = 0.02
 """Share of tokens, the farthest apart, that a distance leaves out."""
+NEAR_ONE = (0.9, 1.1)
+"""Ratios outside are the tail."""
+SPREAD = (0.95, 0.98)
+"""Quantiles of ``|d|``: the engine's is held against one of the floor that lies higher, for of some hundred tokens a
+few more or fewer are rounded to another expert on this side than on that."""
+LEAST_SPREAD = 4.0
+"""Least floors that the floor of the spread is at least: of normal numbers, 98 % lie within 2.9 times their mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +66,8 @@ class Agreement:
     """How near the engine's numbers are to the trainer's, and to which version's.
 
     >>> this, before = np.zeros(4, np.float32), np.full(4, 0.3, np.float32)
-    >>> scores = Scores(published=this, previous=before, current=None, wider=this + 0.01, narrower=None)
-    >>> asked = {"scores": scores, "dtypes": ("bfloat16", "float32"), "tolerance": 40.0}
+    >>> scores = Scores(published=this, previous=before, current=None, wider=this + 0.01, narrower=None, apart=None)
+    >>> asked = {"scores": scores, "dtypes": ("bfloat16", "float32"), "tolerance": 40.0, "lengths": (4,)}
     >>> held = Agreement(engine=this + 0.003, **asked)
     >>> round(held.floor, 4), held.is_decidable, round(held.progress, 4), held.fault()
     (0.01, True, 0.99, None)
@@ -75,11 +83,33 @@ class Agreement:
     """Of the engine and of the trainer."""
     tolerance: float
     """Floors."""
+    lengths: tuple[int, ...]
+    """Tokens of each completion, in their order."""
 
     @property
     def floor(self) -> float:
-        """Distance that the engine's number format alone makes."""
-        return max(LEAST_FLOOR[self.dtypes[0]], distance(self.scores.published, self.scores.wider))
+        """Distance that the engine's number format and its kernels alone make, measured on these tokens."""
+        others = (distance(self.scores.published, one) for one in self._others)
+        return max(LEAST_FLOOR[self.dtypes[0]], *others)
+
+    @property
+    def spread_floor(self) -> float:
+        """The ``|d|`` that number format and kernels keep nearly all tokens within."""
+        least = LEAST_SPREAD * LEAST_FLOOR[self.dtypes[0]]
+        return max(least, *(spread(self.scores.published, one, SPREAD[1]) for one in self._others))
+
+    @property
+    def tail_floor(self) -> float:
+        """Share of tokens that number format and kernels bring off 1 by more than a tenth. To be read beside the
+        engine's, not judged by: it grows faster than distances do. Two sides with independent errors are ``sqrt(2)``
+        floors apart, and where normal errors make 3 % of the ratios so, 12 % then are.
+        """
+        return max(tail(self.scores.published, one) for one in self._others)
+
+    @property
+    def _others(self) -> tuple[Logps | None, ...]:
+        """The published weights, computed otherwise than as they are published."""
+        return self.scores.wider, self.scores.apart
 
     @property
     def trainer_floor(self) -> float:
@@ -130,16 +160,22 @@ class Agreement:
         """Whether the engine's numbers could be these."""
         return logp is not None and distance(logp, self.engine) <= self.tolerance * self.floor
 
-    def is_shifted(self, lengths: Sequence[int]) -> bool:
-        """Whether the engine's numbers fit the trainer's of the token before, or after, in completions this long."""
-        starts = np.cumsum(lengths)[:-1]
-        pairs = list(zip(np.split(self.engine, starts), np.split(self.scores.published, starts), strict=True))
-        late = distance(np.concatenate([e[1:] for e, _ in pairs]), np.concatenate([t[:-1] for _, t in pairs]))
-        early = distance(np.concatenate([e[:-1] for e, _ in pairs]), np.concatenate([t[1:] for _, t in pairs]))
-        return min(late, early) <= self.tolerance * self.floor
+    @property
+    def spread(self) -> float:
+        """The ``|d|`` that 95 % of the tokens do not exceed."""
+        return spread(self.scores.published, self.engine, SPREAD[0])
+
+    @property
+    def tail(self) -> float:
+        """Share of tokens whose ratio is off 1 by more than a tenth."""
+        return tail(self.scores.published, self.engine)
 
     def fault(self) -> tuple[str, str] | None:
         """Name of the first check that fails, and its numbers."""
+        if is_coarse(self.engine):
+            return "precision", COARSE
+        if shift_of(self.engine, self.scores.published, self.lengths):
+            return "alignment", SHIFTED
         if not self.allows(self.scores.published):
             return "agreement", (
                 f"the engine is |d| = {self.apart:.3g} from the trainer with the published weights in "
@@ -150,11 +186,24 @@ class Agreement:
                 f"the engine stands {self.progress:.0%} of the way from the version before to this one, |d| = "
                 f"{self.moved:.3g} apart"
             )
+        if (told := self._spread_fault()) is not None:
+            return "spread", told
         if not self.ratio_deviation <= self.tolerance * self.trainer_floor:
             return "ratio", (
                 f"the engine holds what was published, yet under the weights being trained, in {self.dtypes[1]}, the "
                 f"ratio of fresh data is off 1 by {self.ratio_deviation:.3g}; number formats explain "
                 f"{self.trainer_floor:.2g}, {self.tolerance:g} times that is allowed"
+            )
+        return None
+
+    def _spread_fault(self) -> str | None:
+        """What is wrong with the tokens that are farthest apart, though the mean is as it should be."""
+        most = self.tolerance * self.spread_floor
+        if not self.spread <= most:
+            return (
+                f"the mean |d| is as it should be, {self.apart:.3g}, yet one token in twenty is |d| = "
+                f"{self.spread:.3g} or more from the trainer with the published weights; number formats explain "
+                f"{self.spread_floor:.2g}, {self.tolerance:g} times that is allowed"
             )
         return None
 
@@ -166,6 +215,10 @@ class Agreement:
             "probe/distance": Metric(self.apart, "mean", n),
             "probe/floor": Metric(self.floor, "mean", n),
             "probe/allowed": Metric(self.tolerance * self.floor, "mean", n),
+            "probe/p95": Metric(self.spread, "max"),
+            "probe/p95_allowed": Metric(self.tolerance * self.spread_floor, "max"),
+            "probe/tail_fraction": Metric(self.tail, "mean", n),
+            "probe/tail_floor": Metric(self.tail_floor, "mean", n),
         }
         if self.scores.current is not None:
             metrics["probe/abs_d_trained"] = Metric(self._mean(self.scores.current), "mean", n)
@@ -187,6 +240,30 @@ def distance(one: Logps | None, other: Logps | None) -> float:
     if one is None or other is None or not len(one):
         return 0.0
     return trimmed_mean(one.astype(np.float64) - other)
+
+
+def spread(one: Logps | None, other: Logps | None, level: float) -> float:
+    """The ``|d|`` that a share ``level`` of the tokens do not exceed; 0 where there is nothing to compare.
+
+    >>> spread(np.zeros(20, np.float32), np.arange(20).astype(np.float32), 0.95)
+    18.0
+    """
+    if one is None or other is None or not len(one):
+        return 0.0
+    d = np.sort(np.abs(one.astype(np.float64) - other))
+    return float(d[math.ceil(level * len(d)) - 1]) if np.isfinite(d).all() else math.nan
+
+
+def tail(one: Logps | None, other: Logps | None) -> float:
+    """Share of tokens whose ratio is not ``NEAR_ONE``; 0 where there is nothing to compare.
+
+    >>> tail(np.zeros(4, np.float32), np.array([0.0, 0.05, 0.2, -0.2], np.float32))
+    0.5
+    """
+    if one is None or other is None or not len(one):
+        return 0.0
+    ratio = np.exp((one.astype(np.float64) - other).clip(-LARGEST, LARGEST))
+    return float(((ratio < NEAR_ONE[0]) | (ratio > NEAR_ONE[1])).mean())
 
 
 def trimmed_mean(values: NDArray[np.float64]) -> float:

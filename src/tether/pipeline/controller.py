@@ -111,7 +111,7 @@ class Controller:
             self._tell(self._event("start", {}))
             for remark in filter(None, (self.loops.learner.remark, *self.doubts)):
                 self.warn(remark)
-            await self.loops.watch.timing("publish", self.loops.publisher.publish())
+            await self.loops.watch.timing("publish", self.loops.publisher.begin())
             self._tell_checked()
             await self._evaluate(0)
             self.stop.check(0, saved=False)

@@ -16,6 +16,7 @@ from torch import Tensor
 from tether.errors import ResumeError
 from tether.evals.runner import Evaluation
 from tether.models.loading import LoadedModel
+from tether.models.lora import check_still, is_adapted, trial
 from tether.models.sharing import PromptSharing
 from tether.pipeline.capture import LEARNER_FILE, Captured, HostCopies, write_model
 from tether.pipeline.masking import check_masks
@@ -25,11 +26,13 @@ from tether.pipeline.routing import with_routes
 from tether.pipeline.sampled import check_sampled
 from tether.pipeline.scoring import Scorer, Scores
 from tether.pipeline.spanning import spanning_metrics
+from tether.pipeline.support import with_lost_mass, with_support
 from tether.pipeline.trainer import StepReport, Trainer
 from tether.pipeline.writing import Into, ThreadWriting, Writing
-from tether.ports import Publication, WeightStore
-from tether.records import Metric, Rollout
+from tether.ports import TRIAL, Publication, WeightStore
+from tether.records import Metric, Rollout, Truncation
 from tether.replay.routing import Routing
+from tether.replay.support import Support
 
 
 @runtime_checkable
@@ -57,6 +60,11 @@ class Learner(Protocol):
 
     async def publish(self, live: int | None = None) -> Publication:
         """Put the weights of this moment into the store; no token still to be trained on is older than ``live``."""
+        ...
+
+    async def publish_trial(self) -> Publication | None:
+        """Before version 0: put an adapter that makes a difference into the store; nothing where there is no adapter,
+        since then no engine can answer without the weights."""
         ...
 
     async def old_publications(self) -> tuple[Publication, ...]:
@@ -115,6 +123,10 @@ class LocalLearner:
     """How old log-probs are acquired, if they are."""
     routing: Routing | None = None
     """Whether every pass of the policy takes the engine's routes."""
+    support: Support | None = None
+    """Whether every pass of the policy runs over what the engine sampled among."""
+    truncation: Truncation | None = None
+    """What the engine samples under if that is not replayed; what it cuts away is then told."""
     published: Publication | None = None
     """What was put into the store last."""
     previous: Publication | None = None
@@ -139,6 +151,7 @@ class LocalLearner:
         """Train on a batch: as many updates as one serves, told as one."""
         check_sampled(step)
         step = with_routes(step, self.routing, self.trainer.policy)
+        step = with_lost_mass(with_support(step, self.support, self.trainer.policy), self.truncation)
         if self.old is not None:
             step = self.old.laid(step, self.trainer.updates)
         report = self.trainer.step(step, self.updates_per_batch)
@@ -148,6 +161,9 @@ class LocalLearner:
         if self.routing is not None:
             num_tokens = sum(row.num_tokens for row in step.rows)
             told["replay/unrouted_fraction"] = Metric(step.num_unrouted / num_tokens, "mean", float(num_tokens))
+        if self.support is not None:
+            num_sampled = step.denominator.num_tokens
+            told["replay/unsupported_fraction"] = Metric(step.num_unsupported / num_sampled, "mean", float(num_sampled))
         return replace(report, metrics={**report.metrics, **told})
 
     async def publish(self, live: int | None = None) -> Publication:
@@ -158,6 +174,13 @@ class LocalLearner:
             self.published,
             self.store.publish(self.trainer.updates, self.trainer.policy.weights()),
         )
+        return self.published
+
+    async def publish_trial(self) -> Publication | None:
+        """Put an adapter that makes a difference into the store, if there are adapters."""
+        if not is_adapted(model := self.trainer.policy.model):
+            return None
+        self.published = self.store.publish(TRIAL, trial(model))
         return self.published
 
     async def old_publications(self) -> tuple[Publication, ...]:
@@ -174,7 +197,7 @@ class LocalLearner:
     ) -> Scores:
         """Log-probabilities of sampled tokens; the model's own weights stay as they are."""
         previous = None if self.previous is None else self.store.fetch(self.previous)
-        return Scorer(self.trainer.policy, self.token_budget, temperature, self.routing).scores(
+        return Scorer(self.trainer.policy, self.token_budget, temperature, self.routing, self.support).scores(
             rollouts,
             (self.store.fetch(publication), previous),
             is_current=self.trainer.updates == publication.version,
@@ -183,14 +206,16 @@ class LocalLearner:
 
     async def check_masks(self, rollouts: Sequence[Rollout]) -> None:
         """Raise ``SelfCheckError`` if tokens that are not trained on change loss or gradient."""
-        check_masks(self.trainer, rollouts, self.token_budget, self.routing)
+        check_masks(self.trainer, rollouts, self.token_budget, self.routing, self.support)
 
     async def evaluate(self) -> Evaluation:
         """Answer the held-out prompts with the weights of this moment."""
         return await self.evaluator(self.trainer.updates, self.trainer.policy.weights())
 
     async def save_model(self, folder: Path) -> None:
-        """Write the weights, in the dtype of the model, as a Hugging Face folder; refused if they are not finite."""
+        """Write the weights, in the dtype of the model, as a Hugging Face folder; refused if they are not finite, or
+        if the base of an adapter is not what it was."""
+        check_still(self.loaded.model)
         write_model(self.loaded, self.dtype, folder)
 
     def captured(self) -> Captured:

@@ -14,9 +14,11 @@ from tether.core.aggregation import Denominator
 from tether.errors import SelfCheckError
 from tether.pipeline.packing import MicroBatch, Step, pack
 from tether.pipeline.routing import with_routes
+from tether.pipeline.support import with_support
 from tether.pipeline.trainer import Trainer
 from tether.records import Group, Rollout
 from tether.replay.routing import Routing
+from tether.replay.support import Support
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 """Largest change of the loss, or of a parameter's norm, relative to the largest: what another order of sums does."""
@@ -26,7 +28,11 @@ _FIELDS = ("logp_behavior", "advantage", "version", "trainable", "sequence", "gr
 
 
 def check_masks(
-    trainer: Trainer, rollouts: Sequence[Rollout], token_budget: int, routing: Routing | None = None
+    trainer: Trainer,
+    rollouts: Sequence[Rollout],
+    token_budget: int,
+    routing: Routing | None = None,
+    support: Support | None = None,
 ) -> None:
     """Raise ``SelfCheckError`` unless loss and gradient of a small step stay as they are when tokens that are not
     trained on hold NaN and huge numbers, compared with the step that does not have these tokens.
@@ -43,7 +49,7 @@ def check_masks(
         device=str(policy.device),
         sharing=trainer.sharing,
     )
-    step = with_routes(step, routing, policy)
+    step = with_support(with_routes(step, routing, policy), support, policy)
     kept = [_kept(micro_batch) for micro_batch in step.micro_batches]
     pairs = [(m, keep) for m, keep in zip(step.micro_batches, kept, strict=True) if bool(keep.any())]
     counts = Denominator(
@@ -106,7 +112,7 @@ def _without(micro_batch: MicroBatch, keep: Tensor) -> MicroBatch:
     _, picked["sequence"] = torch.unique(picked["sequence"], return_inverse=True)
     return replace(
         micro_batch,
-        inputs=replace(inputs, row=inputs.row[keep], column=inputs.column[keep], ids=inputs.ids[keep]),
+        inputs=inputs.only(keep),
         entropy_behavior=None if micro_batch.entropy_behavior is None else micro_batch.entropy_behavior[keep],
         is_cached_older=None,
         **picked,

@@ -25,7 +25,9 @@ from tether.core.ratio import edge_log_ratio, log_ratio
 from tether.core.statistics import AbsoluteQuantile, measure
 from tether.core.tokens import TokenBatch
 from tether.corrections.estr import ESTR, score
+from tether.pipeline.agreement import NEAR_ONE
 from tether.pipeline.packing import known_entropy
+from tether.pipeline.places import by_position, by_probability
 from tether.pipeline.scoring import Logps
 from tether.records import Experts, Rollout
 from tether.replay.routing import is_rerouted
@@ -41,10 +43,16 @@ class Distance:
     """``|d|`` over some tokens."""
 
     tokens: int
+    mean: float
+    """Of ``d`` with its sign: what all tokens are off by together, as by another temperature or a cut vocabulary."""
     abs_mean: float
+    p95: float
+    """The smallest ``|d|`` that 95 % of the tokens do not exceed."""
     p99: float
-    """The smallest ``|d|`` that 99 % of the tokens do not exceed."""
+    """Likewise 99 %."""
     max: float
+    tail: float
+    """Share of tokens whose ratio ``e^d`` is not ``NEAR_ONE``."""
     k3: float
     """Mean of ``e^d - 1 - d``: an estimate of KL(engine || trainer), in nats."""
 
@@ -70,6 +78,10 @@ class Comparison:
     all: Distance
     by_route: Mapping[str, Distance | None]
     """Apart for ``here``, ``earlier`` and ``nowhere`` rerouted tokens; ``None`` of none; empty without routes."""
+    by_position: Mapping[str, Distance | None]
+    """Apart by the token's place in its response."""
+    by_probability: Mapping[str, Distance | None]
+    """Apart by the probability that the engine gave the token."""
     ratio: tuple[float, float]
     """Least and largest geometric mean of a response's ratios ``e^d``."""
     product: tuple[float, float]
@@ -119,18 +131,26 @@ def rerouting_of(rollouts: Sequence[Rollout], own: Mapping[str, Experts]) -> Rer
     )
 
 
+def distance_of(rollouts: Sequence[Rollout], logp: Logps) -> Distance:
+    """The trainer's ``logp [T]`` against what the engine reported, over all tokens."""
+    found = _distance(torch.from_numpy(logp), tokens_of(rollouts))
+    assert found is not None, "an engine samples one token at least"
+    return found
+
+
 def compare(rollouts: Sequence[Rollout], logp: Logps, parts: Mapping[str, NDArray[np.bool_]]) -> Comparison:
     """The trainer's ``logp [T]`` against what the engine reported, in all and for ``parts [T]`` of the tokens."""
     tokens, trained = tokens_of(rollouts), torch.from_numpy(logp)
-    everything = _distance(trained, tokens)
-    assert everything is not None, "an engine samples one token at least"
-    by_route = {}
-    for name, part in parts.items():
-        kept = torch.from_numpy(part)
-        by_route[name] = _distance(trained[kept], tokens.select(kept))
+
+    def apart(masks: Mapping[str, NDArray[np.bool_]]) -> dict[str, Distance | None]:
+        kept = {name: torch.from_numpy(mask) for name, mask in masks.items()}
+        return {name: _distance(trained[mask], tokens.select(mask)) for name, mask in kept.items()}
+
     return Comparison(
-        all=everything,
-        by_route=by_route,
+        all=distance_of(rollouts, logp),
+        by_route=apart(parts),
+        by_position=apart(by_position(rollouts)),
+        by_probability=apart(by_probability(tokens.logp_behavior.numpy())),
         ratio=_range(edge_log_ratio("total", trained, tokens, "sequence")),
         product=_range(edge_log_ratio("total", trained, tokens, "product")),
         estr=tuple(thresholds(trained, tokens)),
@@ -193,13 +213,17 @@ def tokens_of(rollouts: Sequence[Rollout]) -> TokenBatch:
 def _distance(logp: Tensor, tokens: TokenBatch) -> Distance | None:
     if not len(tokens):
         return None
-    d, tail = log_ratio(logp, tokens.logp_behavior), AbsoluteQuantile(0.99)
-    exact = d.double()
+    d, ends = log_ratio(logp, tokens.logp_behavior), (AbsoluteQuantile(0.95), AbsoluteQuantile(0.99))
+    exact, found = d.double(), measure([(d, tokens)], ends)
+    ratio = exact.exp()
     return Distance(
         tokens=len(tokens),
+        mean=float(exact.mean()),
         abs_mean=float(exact.abs().mean()),
-        p99=float(measure([(d, tokens)], [tail])[tail]),
+        p95=float(found[ends[0]]),
+        p99=float(found[ends[1]]),
         max=float(exact.abs().max()),
+        tail=float(((ratio < NEAR_ONE[0]) | (ratio > NEAR_ONE[1])).double().mean()),
         k3=float((exact.expm1() - exact).mean()),
     )
 

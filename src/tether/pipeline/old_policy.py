@@ -182,11 +182,11 @@ def narrowed(inputs: ModelInputs, wanted: Bool[Tensor, "T"]) -> ModelInputs:
     def some(x: Tensor | None) -> Tensor | None:
         return None if x is None else x[rows]
 
-    return ModelInputs(
+    some_tokens = inputs.only(wanted)
+    return replace(
+        some_tokens,
         input_ids=inputs.input_ids[rows],
-        row=place[inputs.row[wanted]],
-        column=inputs.column[wanted],
-        ids=inputs.ids[wanted],
+        row=place[some_tokens.row],
         position=some(inputs.position),
         branch=some(inputs.branch),
         experts=some(inputs.experts),

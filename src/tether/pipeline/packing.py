@@ -80,6 +80,8 @@ class Step:
     groups: tuple[Group, ...]
     num_unrouted: int = 0
     """Tokens without a recorded route that take the trainer's own, where routes are replayed."""
+    num_unsupported: int = 0
+    """Sampled tokens without a kept set that take the whole vocabulary, where what is kept is replayed."""
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -182,7 +184,13 @@ def split(bundles: Sequence[Bundle], token_budget: int) -> list[list[Bundle]]:
 
 
 def check_finite(rollout: Rollout) -> None:
-    """Refuse what an engine reported as not a number, by rollout, token and version."""
+    """Refuse what an engine reported as not a number, by rollout, token and version; or in 16 bits."""
+    dtype = rollout.completion.logp.dtype
+    if dtype not in (np.float32, np.float64):
+        raise DataError(
+            f"log-probs of an engine must be float32, or their differences are rounding; those of rollout "
+            f"{rollout.id!r} are {dtype}: have it compute log_softmax in float32, a cast afterwards brings nothing back"
+        )
     for name in ("logp", "entropy"):
         values = getattr(rollout.completion, name)
         if values is not None and not np.isfinite(values).all():

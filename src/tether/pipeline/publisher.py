@@ -54,6 +54,14 @@ class Publisher:
         self._published: Publication | None = None
         self._measured: Metrics = {}
 
+    async def begin(self) -> Publication | None:
+        """Publish version 0, as ``publish`` does. Of a model with an adapter a trial comes first: a fresh adapter
+        changes nothing, so that an engine without it would pass every check for as long as training is slow."""
+        if (trial := await self._learner.publish_trial()) is not None:
+            await self.load(trial)
+            self.loads.clear()
+        return await self.publish()
+
     async def publish(self, live: int | None = None) -> Publication | None:
         """Publish the learner's weights and have them loaded; nothing if the engines hold them already.
 

@@ -14,10 +14,13 @@ from torch import Tensor, nn
 from tether.core.advantage import DrGRPO
 from tether.models.lora import whole
 from tether.models.policy import ModelInputs, Policy
+from tether.models.sharing import PromptSharing
 from tether.pipeline.packing import Step, pack
 from tether.pipeline.routing import own_routes, with_routes
+from tether.pipeline.support import with_support
 from tether.records import Experts, Group, Rollout
 from tether.replay.routing import Routing
+from tether.replay.support import Support
 
 Logps = NDArray[np.float32]
 """``[T]``, nats: the sampled tokens of several rollouts, one rollout after the other."""
@@ -38,6 +41,9 @@ class Scores:
     narrower: Logps | None
     """The publication's weights computed in the trainer's dtype, where that is the narrower one and it was asked
     for."""
+    apart: Logps | None
+    """The publication's weights computed in the published dtype with every rollout in a row of its own, where there is
+    no wider format to measure with and it was asked for: what other shapes of the same sums do."""
     own_routes: Mapping[str, Experts] | None = None
     """What the trainer's routers choose by themselves under the weights being trained, by rollout id; ``None`` where
     the engine's are not replayed, or those weights have moved on since."""
@@ -54,6 +60,8 @@ class Scorer:
     """Of the sampling."""
     routing: Routing | None = None
     """Whether the tokens go through the experts that the engine recorded, as they do in training."""
+    support: Support | None = None
+    """Whether their softmax runs over what the engine sampled them among, as it does in training."""
 
     def __call__(
         self,
@@ -75,15 +83,22 @@ class Scorer:
 
     def packed(self, rollouts: Sequence[Rollout]) -> Step:
         """The rollouts as a step, laid out and routed as they are in training; none is trained on."""
+        return self._laid(rollouts, self.token_budget, self.policy.sharing)
+
+    def _apart(self, rollouts: Sequence[Rollout]) -> Step:
+        """The rollouts as a step with one of them a forward pass."""
+        return self._laid(rollouts, 1, None)
+
+    def _laid(self, rollouts: Sequence[Rollout], token_budget: int, sharing: PromptSharing | None) -> Step:
         step = pack(
             [Group(id="probe", index=0, rollouts=tuple(rollouts))],
             DrGRPO(single="zero"),  # credit plays no part here
-            token_budget=self.token_budget,
+            token_budget=token_budget,
             pad_id=self.policy.loaded.pad_id,
             device=str(self.policy.device),
-            sharing=self.policy.sharing,
+            sharing=sharing,
         )
-        return with_routes(step, self.routing, self.policy)
+        return with_support(with_routes(step, self.routing, self.policy), self.support, self.policy)
 
     def _score(
         self, step: Step, weights: Mapping[str, Tensor] | None = None, dtype: torch.dtype | None = None
@@ -124,6 +139,7 @@ class Scorer:
             current=self._score(step) if is_current else None,
             wider=self._score(step, published, torch.float32) if is_wider else None,
             narrower=self._score(step, published, ours) if is_narrower else None,
+            apart=self._score(self._apart(rollouts), published) if formats and not is_wider else None,
             own_routes=own_routes(step, self.policy) if is_current and self.routing is not None else None,
         )
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tether.errors import SelfCheckError
-from tether.pipeline.agreement import LEAST_PROGRESS, Agreement, CheckOptions
+from tether.pipeline.agreement import LEAST_PROGRESS, Agreement, CheckOptions, distance
+from tether.pipeline.answers import check_drift, check_versions
 from tether.pipeline.learner import Learner
 from tether.pipeline.packing import check_finite
 from tether.pipeline.rollouts import Sampling, seed_of
 from tether.pipeline.routing import rerouted_share
-from tether.ports import GenerationRequest, Publication, RolloutEngine
-from tether.records import Completion, Metric, Metrics, Prompt, Rollout
+from tether.ports import TRIAL, GenerationRequest, Publication, RolloutEngine
+from tether.records import Completion, Metric, Metrics, Prompt, Rollout, Truncation
 
 SAMPLES = 4
 """Answers to each prompt."""
@@ -28,6 +29,15 @@ GLANCE = (4, 4)
 SEED_PLACE = -2
 """In the run's tree of seeds; groups have places from 0 on."""
 PARTIAL = "It may have taken a part of the tensors, or answer in part from a cache that outlived the load"
+OF_EACH = ("probe/distance", "probe/p95", "probe/tail_fraction")
+"""Metrics that each of several engines has for itself, under its name."""
+NEARER = 0.5
+"""Of the distance: so much nearer to log-probs before the temperature the engine's must be to be called raw."""
+NO_ADAPTER = (
+    "This was the trial of an adapter that makes a difference, before training. The engine may answer with its base "
+    "alone: look whether its list of adapters holds one after a load, whether requests name it, and whether it scales "
+    "it by model.lora_alpha / model.lora_rank and puts it on the layers of model.lora_targets"
+)
 NUM_MASKED = 8
 """Answers that the check of masks is made with; it costs two backward passes, once."""
 
@@ -43,6 +53,10 @@ class Probe:
     sampling: Sampling
     dtypes: tuple[str, str]
     """Of the engine and of the trainer."""
+    eos_ids: frozenset[int] = frozenset()
+    """Ids that end a completion."""
+    is_several: bool = False
+    """Whether there are several engines, each with figures of its own in the journal."""
     _known: set[str] = field(init=False, default_factory=set)
     """Engines that had a close look."""
 
@@ -58,17 +72,19 @@ class Probe:
             size = min(GLANCE[0], self.options.prompts), GLANCE[1]
             rollouts, agreement = await self._look(engine, publication, size, formats=False)
             if agreement.fault() is None:
-                return _measured(name, rollouts, agreement, is_close=False)
+                return self._measured(name, rollouts, agreement, is_close=False)
         size = self.options.prompts, self.options.tokens
         rollouts, agreement = await self._look(engine, publication, size, formats=True)
         if (fault := agreement.fault()) is not None:
             check, numbers = fault
             way_out = await self._way_out(check, agreement, rollouts, publication)
-            raise _failure(check, publication, f"{numbers}. {way_out}")
+            raise _failure(check, publication, f"{numbers}. {way_out}".rstrip())
+        if publication.version == TRIAL:
+            return {}
         if not self._known:
             await self.learner.check_masks(rollouts[:NUM_MASKED])
         self._known.add(name)
-        return _measured(name, rollouts, agreement, is_close=True)
+        return self._measured(name, rollouts, agreement, is_close=True)
 
     async def _look(
         self, engine: RolloutEngine, publication: Publication, size: tuple[int, int], *, formats: bool
@@ -80,14 +96,27 @@ class Probe:
         requests = [self._request(number, prompt, num_tokens) for number, prompt in enumerate(prompts)]
         completions = await engine.answer(requests)  # costs the run nothing: it ends as it would have ended unwatched
         rollouts = [_rollout(*pair) for pair in zip(requests, prompts, completions, strict=True)]
-        _check_versions(rollouts, publication)
+        check_drift(list(zip(requests, rollouts, strict=True)), self.eos_ids)
+        check_versions(rollouts, publication)
         agreement = Agreement(
             engine=np.concatenate([c.logp for c in completions]),
             scores=await self.learner.score(rollouts, publication, self.sampling.temperature, formats=formats),
             dtypes=self.dtypes,
             tolerance=self.options.tolerance,
+            lengths=tuple(len(c) for c in completions),
         )
         return rollouts, agreement
+
+    def _measured(self, name: str, rollouts: Sequence[Rollout], agreement: Agreement, *, is_close: bool) -> Metrics:
+        """Of all engines together, and of this one in figures of its own where there are several; of its routes
+        always, for one of several may be of another kind."""
+        metrics = agreement.metrics()
+        own = {f"{key}/{name}": metrics[key] for key in OF_EACH} if self.is_several else {}
+        if (chosen := agreement.scores.own_routes) is not None:
+            share, num_pairs = rerouted_share(rollouts, chosen)
+            if num_pairs:
+                own[f"probe/rerouted_share/{name}"] = Metric(share, "mean", float(num_pairs))
+        return {**metrics, **own, "probe/close_looks": Metric(float(is_close), "sum")}
 
     def _request(self, number: int, prompt: Prompt, num_tokens: int) -> GenerationRequest:
         return GenerationRequest(
@@ -97,13 +126,24 @@ class Probe:
             max_tokens=min(num_tokens, self.options.tokens, self.sampling.max_tokens),
             temperature=self.sampling.temperature,
             routing=self.sampling.routing,
+            truncation=self.sampling.truncation if self.sampling.kept else Truncation(),  # else all d were off by it
+            kept=self.sampling.kept,
         )
 
     async def _way_out(
         self, name: str, agreement: Agreement, rollouts: Sequence[Rollout], publication: Publication
     ) -> str:
         """What the numbers look like, or where to look."""
+        if publication.version == TRIAL:
+            return NO_ADAPTER
         previous = agreement.scores.previous
+        if name in ("precision", "alignment"):
+            return ""
+        if name == "spread":
+            return (
+                "A few rows or places are computed otherwise than the rest: look at the engine's caches, at chunks and "
+                "padding; tether probe splits |d| by place and probability, and tries what removes it"
+            )
         if name == "ratio":
             return (
                 "What is published is not what is trained: try trainer.dtype = float32; if it stays, please report it "
@@ -119,13 +159,11 @@ class Probe:
             return PARTIAL
         if self.sampling.temperature != 1.0:
             untempered = await self.learner.score(rollouts, publication, 1.0, formats=False)
-            if agreement.allows(untempered.published):
+            if distance(untempered.published, agreement.engine) < NEARER * agreement.apart:
                 return (
                     "Its log-probs are those before the temperature; have it report those of the distribution it "
                     "samples from (processed), or set engine.temperature = 1"
                 )
-        if agreement.is_shifted([len(rollout.completion) for rollout in rollouts]):
-            return "Its log-probs stand one position off the tokens they belong to"
         partial = f"{PARTIAL}; or look" if previous is not None else "Look"
         return (
             f"{partial} whether it was opened with the model and configuration of model.path, computes in "
@@ -134,43 +172,12 @@ class Probe:
         )
 
 
-def _measured(engine: str, rollouts: Sequence[Rollout], agreement: Agreement, *, is_close: bool) -> Metrics:
-    """For the journal; routes apart for each engine, for one of several may be of another kind."""
-    metrics = {**agreement.metrics(), "probe/close_looks": Metric(float(is_close), "sum")}
-    if (own := agreement.scores.own_routes) is not None:
-        share, num_pairs = rerouted_share(rollouts, own)
-        if num_pairs:
-            metrics[f"probe/rerouted_share/{engine}"] = Metric(share, "mean", float(num_pairs))
-    return metrics
-
-
 def _rollout(request: GenerationRequest, prompt: Prompt, completion: Completion) -> Rollout:
     rollout = Rollout(
         id=request.id, prompt=prompt, completion=completion, text="", reward=0.0, started_s=0.0, finished_s=0.0
     )
     check_finite(rollout)
     return rollout
-
-
-def _check_versions(rollouts: Sequence[Rollout], publication: Publication) -> None:
-    """Refuse tokens of another version, and tokens sampled over a cache of another version."""
-    versions = sorted({int(v) for rollout in rollouts for v in rollout.completion.version})
-    if versions != [publication.version]:
-        raise _failure(
-            "versions",
-            publication,
-            f"tokens sampled after the load are stamped {', '.join(map(str, versions)) or 'with nothing'}. The engine "
-            "must stamp each token with the version of the weights that made its logits, and take the new one before "
-            "it acknowledges a load",
-        )
-    cached = sorted({int(v) for r in rollouts if (c := r.completion.cached_version) is not None for v in c})
-    if cached and cached != [publication.version]:
-        raise _failure(
-            "versions",
-            publication,
-            f"prompts sampled after the load were read over a cache of version {', '.join(map(str, cached))}. Caches "
-            "of prompts must be keyed by the version, or be reset when weights change",
-        )
 
 
 def _failure(name: str, publication: Publication, what: str) -> SelfCheckError:

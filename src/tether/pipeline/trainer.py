@@ -290,7 +290,8 @@ class Trainer:
         reference = None
         if self._reference is not None:
             with torch.no_grad():
-                own = replace(micro_batch.inputs, experts=None)  # the reference has routes of its own
+                # the reference has routes of its own, and the whole vocabulary
+                own = replace(micro_batch.inputs, experts=None, kept=None)
                 reference = self._reference(own, temperature=self._temperature, entropy="none").logp
         return TokenBatch(
             logp_behavior=micro_batch.logp_behavior,

@@ -20,13 +20,16 @@ from tether.records import Metric, Metrics
 def policy_metrics(
     algorithm: Algorithm, step: Step, terms: Sequence[LossTerms], policies: Sequence[PolicyTokens]
 ) -> Metrics:
-    """Loss, entropy and the distance to the reference."""
+    """Loss, entropy, the distance to the reference, and what a truncation that is not replayed cuts away."""
     n = float(step.denominator.num_tokens)
     entropy = sum(float(p.entropy.sum()) for p in policies if p.entropy is not None) / n
     metrics = {
         "policy/entropy": Metric(entropy, "mean", n),
         "policy/loss": Metric(sum(float(t.loss) for t in terms)),
     }
+    if lost := [p.lost_mass for p in policies if p.lost_mass is not None]:
+        metrics["mismatch/lost_mass_mean"] = Metric(sum(float(x.sum()) for x in lost) / n, "mean", n)
+        metrics["mismatch/lost_mass_max"] = Metric(max(float(x.amax()) for x in lost if len(x)), "max", n)
     if algorithm.kl is not None:
         metrics["policy/kl_reference"] = Metric(sum(float(t.kl) for t in terms) / n, "mean", n)
     return metrics

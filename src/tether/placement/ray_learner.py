@@ -84,6 +84,11 @@ class RayLearner:
         publication: Publication = await self._call("publish", live, deadline="publish", kind="publish")
         return publication
 
+    async def publish_trial(self) -> Publication | None:
+        """Put an adapter that makes a difference into the store, if there are adapters."""
+        publication: Publication | None = await self._call("publish_trial", deadline="publish", kind="publish")
+        return publication
+
     async def old_publications(self) -> tuple[Publication, ...]:
         """What an evaluator of old log-probs must hold."""
         publications: tuple[Publication, ...] = await self._call("old_publications", deadline="publish", kind="publish")

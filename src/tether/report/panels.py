@@ -130,6 +130,18 @@ PANELS: Final = (
         scale="log",
     ),
     Panel(
+        title="Mass lost to truncation",
+        unit="probability",
+        says="What the trainer gives to ids that the engine cuts off, a token: the engine samples among some ids only, "
+        "and the trainer computes over all. Each ratio is too small by the mass lost at its token. Healthy: near 0; "
+        "algorithm.replay 'support' makes it 0.",
+        curves=(
+            Curve(metric="mismatch/lost_mass_mean", label="mean", colour=BLUE),
+            Curve(metric="mismatch/lost_mass_max", label="max", colour=ORANGE),
+        ),
+        is_optional=True,
+    ),
+    Panel(
         title="Mismatch in its two parts",
         unit="|d|, nats",
         says="d = d_policy + d_engine, by the trainer's own log-probs at the weights that sampled each token: what "

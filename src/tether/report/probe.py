@@ -22,11 +22,11 @@ from tether.errors import RunDirectoryError
 from tether.journal.writer import write_whole
 from tether.report.figures import MOST_POINTS, frame, legend
 from tether.report.page import style
-from tether.report.panels import BLUE, ORANGE, Panel
+from tether.report.panels import BLUE, GREEN, GREY, ORANGE, RED, VIOLET, Panel
 
 PAGE_FILE: Final = "probe.html"
 NUMBERS_FILE: Final = "probe.json"
-COLOURS: Final = (ORANGE, BLUE)
+COLOURS: Final = (ORANGE, BLUE, GREEN, VIOLET, RED, GREY)
 """Of the ways to compute the tokens, in their order."""
 LEAST_DRAWN: Final = 1e-7
 """Nats: where a log axis begins; what is nearer, or equal, stands below it."""

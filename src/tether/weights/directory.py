@@ -23,9 +23,9 @@ from tether.weights.versions import Count, first_names, published_dtype, size_of
 TENSORS_FILE = "weights.safetensors"
 MANIFEST_FILE = "manifest.json"
 LOCK_FILE = ".publisher"
-WHOLE = re.compile(r"v[0-9]{9,}")
+WHOLE = re.compile(r"v-?[0-9]{8,}")
 """Names of versions that can be fetched."""
-REST = re.compile(r"\.v[0-9]{9,}\.(partial|gone)")
+REST = re.compile(r"\.v-?[0-9]{8,}\.(partial|gone)")
 """Names of those that are being written or removed."""
 SCHEMA: Final = 1
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tether.errors import ConfigError, ModelError
 from tether.models.loading import DTYPES
+from tether.ports import TRIAL
 
 
 @dataclass(slots=True)
@@ -27,13 +28,16 @@ class Count:
     tether.errors.ModelError: versions must increase from 0; got 8 after 8: publish after an update, once
     """
 
-    newest: int = -1
+    newest: int = TRIAL - 1
     """Version published last."""
     number: int = 0
     """Of the next publication."""
 
     def check(self, version: int, weights: Mapping[str, Tensor]) -> int:
-        """Number of the publication; refused are a version that is not newer than the newest, and one of nothing."""
+        """Number of the publication; refused are a version that is not newer than the newest, and one of nothing.
+
+        The first may be that of a trial.
+        """
         if version <= self.newest:
             raise ModelError(
                 f"versions must increase from 0; got {version} after {self.newest}: publish after an update, once"

@@ -7,14 +7,19 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from tether.engines.packing import packed_anew
+from tether.engines.vllm.experts import plain_experts
 from tether.engines.vllm.kept import KeptWatch, ids_of
-from tether.engines.vllm.packing import packed_anew
 from tether.engines.vllm.routes import Read, Routed, has_experts, routes_of
+from tether.engines.vllm.transfer import open_transfer, register_handover
 from tether.engines.vllm.undisturbed import undisturbed
 from tether.errors import ConfigError, ModelError
 from tether.models.loading import LoadedModel
@@ -34,15 +39,19 @@ ENVIRONMENT = {
 need; nobody told; only errors in the log. All but the first may be set by whoever starts the run."""
 
 
+ADAPTER = 1
+"""What vLLM calls the adapter."""
+
+
 class Made(NamedTuple):
     """What one step made of one request."""
 
     id: int
     """The sampled token."""
     logp: float
-    top_ids: Sequence[int]
+    top_ids: NDArray[np.integer[Any]]
     """Most probable ids, as many as were asked for by anybody in the step."""
-    top_logp: Sequence[float]
+    top_logp: NDArray[np.floating[Any]]
     kept: Ints | None
     """What it was sampled among, where that is watched."""
     has_stopped: bool
@@ -61,8 +70,9 @@ class Step:
     """By request, the experts of what was read, where they are watched."""
 
 
-def open_core(skeleton: LoadedModel, options: Vllm, device: str) -> Core:
-    """Start vLLM with a model's own weights. Random numbers of this process are left as they were."""
+def open_core(skeleton: LoadedModel, options: Vllm, device: str, adapter: Mapping[str, Any] | None = None) -> Core:
+    """Start vLLM with a model's own weights, for an adapter if there is to be one. Random numbers of
+    this process are left as they were."""
     for name, value in ENVIRONMENT.items():
         os.environ[name] = value if name.endswith("MULTIPROCESSING") else os.environ.get(name, value)
     try:
@@ -81,9 +91,11 @@ def open_core(skeleton: LoadedModel, options: Vllm, device: str) -> Core:
     if current_platform.is_cpu():
         # It compiles the counting of a token's rank, which nobody reads, with a C++ compiler: 20 seconds.
         type(current_platform).simple_compile_backend = "eager"
+    from vllm.config.weight_transfer import WeightTransferConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    register_handover()
     arguments = EngineArgs(
         model=skeleton.source,
         dtype=options.dtype,  # type: ignore[arg-type, unused-ignore]
@@ -104,11 +116,13 @@ def open_core(skeleton: LoadedModel, options: Vllm, device: str) -> Core:
         disable_log_stats=True,
         use_tqdm_on_load=False,
         seed=0,
+        weight_transfer_config=None if options.transfer == "reload" else WeightTransferConfig(backend=options.transfer),
         enable_return_routed_experts=has_experts(skeleton.model.config) and not current_platform.is_cpu(),
         return_sampling_mask=not options.truncation.is_none and not current_platform.is_cpu(),
+        **(adapter or {}),
     )
-    with undisturbed():
-        return Core(LLMEngine.from_engine_args(arguments), skeleton.eos_ids)
+    with undisturbed(), plain_experts() if current_platform.is_cpu() else nullcontext():
+        return Core(LLMEngine.from_engine_args(arguments), skeleton.eos_ids, options.transfer)
 
 
 class Core:
@@ -117,16 +131,19 @@ class Core:
     Args:
         engine: in this process, synchronous.
         eos_ids: any of these ends a completion.
+        transfer: how weights get into it.
     """
 
-    def __init__(self, engine: Any, eos_ids: Sequence[int]) -> None:
+    def __init__(self, engine: Any, eos_ids: Sequence[int], transfer: str = "reload") -> None:
         self._engine, self._eos_ids = engine, list(eos_ids)
         self._client = engine.engine_core
         self._scheduler = self._client.engine_core.scheduler
         self._runner = engine.model_executor.driver_worker.model_runner
         self._is_on_cpu = self._runner.device.type == "cpu"
         self._watch = KeptWatch(self._runner)
+        self._transfer = open_transfer(transfer, lambda method, *args: engine.collective_rpc(method, args=args))
         self._routes = routes_of(self._runner, is_on_cpu=self._is_on_cpu)
+        self._adapter: Any = None
         self._scheduled: Any = None
         self._schedule = self._scheduler.schedule
         self._scheduler.schedule = self._schedule_and_tell
@@ -141,11 +158,13 @@ class Core:
         from vllm.inputs.engine import tokens_input
         from vllm.sampling_params import SamplingParams
 
-        params = SamplingParams(**sampling, stop_token_ids=self._eos_ids, detokenize=False)
+        # The ids are told; what vLLM reads in the model's configuration would be added to them.
+        params = SamplingParams(**sampling, stop_token_ids=self._eos_ids, ignore_eos=True, detokenize=False)
         request = self._engine.input_processor.process_inputs(
             name,
             tokens_input(list(ids), cache_salt=salt),
             params,
+            lora_request=self._adapter,
             supported_tasks=self._engine.get_supported_tasks(),
         )
         self._client.add_request(request)
@@ -173,7 +192,7 @@ class Core:
             kept = None
             if watch_kept:
                 kept = self._watch.of(out.request_id) if out.new_sampling_mask is None else ids_of(out)
-            made[out.request_id] = Made(token, float(logp[0]), ids[1:], logp[1:], kept, token in self._eos_ids)
+            made[out.request_id] = Made(token, float(logp[0]), ids[1:], logp[1:], kept, self._has_stopped(out))
         read = self._read()
         routed = self._routes.of(outputs, read) if watch_routes and self._routes is not None else {}
         return Step(made, read, routed)
@@ -181,7 +200,23 @@ class Core:
     def reload(self, weights: Iterator[tuple[str, Tensor]]) -> None:
         """Replace all weights in place, under their names in files; vLLM lays them out anew."""
         with undisturbed(), packed_anew(self._runner.get_model()) if self._is_on_cpu else nullcontext():
-            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            if self._transfer is None:
+                self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            else:
+                self._transfer.send(dict(weights))
+
+    def replace_adapter(self, folder: Path) -> None:
+        """Have rows go through the adapter in a peft folder from the next step on, those under way too.
+
+        It is one adapter to vLLM, loaded in place, so that a row never asks for one that is gone.
+        """
+        from vllm.lora.request import LoRARequest
+
+        known = {"lora_name": "tether", "lora_int_id": ADAPTER, "lora_path": str(folder)}
+        self._engine.add_lora(LoRARequest(**known, load_inplace=True))
+        if (held := self._engine.list_loras()) != {ADAPTER}:
+            raise ModelError(f"vLLM must hold the adapter that it was given and no other; it lists {sorted(held)}")
+        self._adapter = LoRARequest(**known)
 
     def label(self, version: int) -> None:
         """Tell vLLM what its weights are called."""
@@ -204,6 +239,12 @@ class Core:
             yield
         finally:
             scheduler.running, scheduler.waiting = aside
+
+    def _has_stopped(self, out: Any) -> bool:
+        reason = None if out.finish_reason is None else str(out.finish_reason)
+        if reason not in (None, "stop", "length"):
+            raise ModelError(f"a request ends by itself; vLLM ended {out.request_id!r} with {reason!r}: see its log")
+        return reason == "stop"
 
     def _schedule_and_tell(self, *args: Any, **options: Any) -> Any:
         self._scheduled = self._schedule(*args, **options)

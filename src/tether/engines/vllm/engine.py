@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tether.engines.busy import Busy
+from tether.engines.holding import Holding
 from tether.engines.requests import Servable
-from tether.engines.sequence import check_follows, is_same
 from tether.engines.stream import Pace, Stream
+from tether.engines.vllm.adapter import Adapter
 from tether.engines.vllm.core import Core
-from tether.engines.vllm.options import LEAST_TEMPERATURE, Vllm
+from tether.engines.vllm.options import TEMPERATURES, Vllm
 from tether.engines.vllm.rows import VllmRows
-from tether.engines.vllm.weights import Filed
+from tether.engines.vllm.weights import Weights
 from tether.errors import DataError, ModelError, ResumeError
-from tether.models.fingerprint import fingerprint
 from tether.models.loading import LoadedModel
 from tether.ports import Clock, EngineCapabilities, GenerationRequest, InFlight, Publication, WeightStore
 from tether.records import Completion
@@ -33,15 +33,25 @@ class VllmEngine:
         options: the table.
         store: where versions come from.
         clock: one step is one ``generate_token``, whatever is read in it.
+        adapter: with which ``core`` was opened, and which is published in the place of all weights.
     """
 
-    def __init__(self, core: Core, skeleton: LoadedModel, options: Vllm, *, store: WeightStore, clock: Clock) -> None:
-        self._core, self._options, self._store = core, options, store
-        self._filed = Filed(skeleton)
-        self._held: Publication | None = None
+    def __init__(
+        self,
+        core: Core,
+        skeleton: LoadedModel,
+        options: Vllm,
+        *,
+        store: WeightStore,
+        clock: Clock,
+        adapter: Adapter | None = None,
+    ) -> None:
+        self._core, self._options = core, options
+        self._taken = Weights(skeleton) if adapter is None else adapter
         self._lost = ""
         """Why it holds no whole version any more."""
         self._busy = Busy()
+        self._holding = Holding(store, self._put, self._busy)
         self._servable = Servable(
             vocabulary=int(skeleton.model.get_input_embeddings().num_embeddings),
             context=options.context or skeleton.context,
@@ -64,7 +74,7 @@ class VllmEngine:
     @property
     def version(self) -> int:
         """Version of the weights it holds; -1 before the first load."""
-        return -1 if self._held is None else self._held.version
+        return self._holding.version
 
     @property
     def busy_s(self) -> float:
@@ -96,19 +106,7 @@ class VllmEngine:
         engine holds no whole version: it says so, and does nothing any more.
         """
         self._check_whole()
-        check_follows(self._held, publication)
-        if self._held is None or is_same(self._held, publication):
-            return self._take(publication)
-        if in_flight == "finish":
-            with self._stream.held():
-                await self._stream.drained()
-                return self._take(publication)
-        arrived = self._take(publication)
-        if in_flight == "recompute":
-            self._stream.recompute()
-        elif in_flight == "restart":
-            self._stream.interrupt()
-        return arrived
+        return await self._holding.load(publication, in_flight, self._stream)
 
     async def progress(self) -> Mapping[str, Completion]:
         """Tokens so far of all that is under way; one that has ended and is not due yet is whole."""
@@ -128,10 +126,11 @@ class VllmEngine:
     def _check(self, request: GenerationRequest) -> None:
         self._check_whole()
         self._servable.check(request)
-        if 0 < request.temperature < LEAST_TEMPERATURE:
+        least, most = TEMPERATURES
+        if request.temperature and not least <= request.temperature <= most:
             raise DataError(
-                f"vLLM samples at temperature {LEAST_TEMPERATURE} where a lower one is asked for; request "
-                f"{request.id!r} has {request.temperature}: ask for 0 (greedy) or at least {LEAST_TEMPERATURE}"
+                f"vLLM samples at temperature 0 (greedy) or {least:g} .. {most:g}; request {request.id!r} has "
+                f"{request.temperature}: ask for one of these"
             )
 
     def _check_whole(self) -> None:
@@ -140,7 +139,8 @@ class VllmEngine:
 
     def _salt(self) -> str:
         """Who joins now finds in the prefix cache what this publication computed, and nothing else."""
-        return "none" if self._held is None else f"{self._held.number} {self._held.fingerprint}"
+        held = self._holding.publication
+        return "none" if held is None else f"{held.number} {held.fingerprint}"
 
     def _answer(self, requests: Sequence[GenerationRequest], first: int) -> list[Completion]:
         rows = VllmRows(self._core, self._salt, name=lambda name: f"apart {name}")
@@ -156,24 +156,10 @@ class VllmEngine:
                 rows.clear()
         return [done[request.id] for request in numbered]
 
-    def _take(self, publication: Publication) -> str:
-        check_follows(self._held, publication)
-        with self._busy:
-            received = self._store.fetch(publication)
-            arrived = fingerprint(received)
-            if arrived != publication.fingerprint:
-                raise ModelError(
-                    f"received weights must be those of the publication; version {publication.version} was announced "
-                    f"as {publication.fingerprint} and arrived as {arrived}: the engine keeps version {self.version}"
-                )
-            self._filed.check(received)
-            self._replace(publication, received)
-        self._held = publication
-        return arrived
-
-    def _replace(self, publication: Publication, received: Mapping[str, Tensor]) -> None:
+    def _put(self, publication: Publication, received: Mapping[str, Tensor]) -> None:
+        self._taken.check(received)
         try:
-            self._core.reload(self._filed(received))
+            self._taken.put(received, self._core)
             self._core.label(publication.version)
         except Exception as error:
             self._lost = f"vLLM failed while it took version {publication.version} ({type(error).__name__}: {error})"

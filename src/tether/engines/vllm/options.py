@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tether.engines.options import SamplingOptions
+from tether.engines.vllm.transfer import TRANSFERS
 from tether.errors import ConfigError
 from tether.models.lora import Lora
 from tether.ports import Clock, EngineCapabilities, WeightStore
@@ -14,8 +15,8 @@ from tether.registry import ENGINES
 if TYPE_CHECKING:
     from tether.engines.vllm.engine import VllmEngine
 
-LEAST_TEMPERATURE = 0.01
-"""Below it vLLM samples at this temperature and says so in a log alone."""
+TEMPERATURES = (0.01, 2.0)
+"""Below the first vLLM samples at it and says so in a log alone; above the second it refuses to."""
 
 
 @ENGINES.register("vllm")
@@ -31,8 +32,7 @@ class Vllm(SamplingOptions):
     1.0
     >>> Vllm(temperature=0.001)
     Traceback (most recent call last):
-    tether.errors.ConfigError: engine.temperature must be 0 (greedy) or at least 0.01 for vLLM, which samples at 0.01 \
-below that; got 0.001
+    tether.errors.ConfigError: engine.temperature must be 0 (greedy) or lie in 0.01 .. 2 for vLLM; got 0.001
     """
 
     kv_cache_gib: float = 1.0
@@ -44,12 +44,19 @@ below that; got 0.001
     eager: bool = True
     """Whether the model runs as it is written; false: compiled and with CUDA graphs, which takes long to start."""
 
+    transfer: str = "reload"
+    """How weights get into vLLM: ``reload``, through its loader, all at once; or through its weight-transfer API,
+    ``handover`` inside this process or ``nccl`` between two of its GPUs (not run on hardware yet)."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if 0 < self.temperature < LEAST_TEMPERATURE:
+        if self.transfer not in TRANSFERS:
+            raise ConfigError(f"engine.transfer must be one of {', '.join(TRANSFERS)}; got {self.transfer!r}")
+        least, most = TEMPERATURES
+        if self.temperature and not least <= self.temperature <= most:
             raise ConfigError(
-                f"engine.temperature must be 0 (greedy) or at least {LEAST_TEMPERATURE} for vLLM, which samples at "
-                f"{LEAST_TEMPERATURE} below that; got {self.temperature}"
+                f"engine.temperature must be 0 (greedy) or lie in {least:g} .. {most:g} for vLLM; got "
+                f"{self.temperature}"
             )
         if not 0 < self.kv_cache_gib <= 10**5:
             raise ConfigError(f"engine.kv_cache_gib must be more than 0 and at most {10**5}; got {self.kv_cache_gib}")
@@ -67,6 +74,7 @@ below that; got 0.001
             truncation=True,
             kept=True,
             in_flight=("finish", "keep", "recompute", "restart"),
+            lora=True,
             seeded=True,
             virtual_time=True,
             cpu=True,
@@ -76,11 +84,12 @@ below that; got 0.001
         self, source: str, *, store: WeightStore, clock: Clock, device: str, lora: Lora | None = None
     ) -> VllmEngine:
         """Start vLLM with the model of ``source``; its weights have version -1 until the first ``load``."""
+        from tether.engines.vllm.adapter import Adapter
         from tether.engines.vllm.core import open_core
         from tether.engines.vllm.engine import VllmEngine
         from tether.models.loading import load_skeleton
 
-        if lora is not None:
-            raise ConfigError("engine 'vllm' takes no adapter yet; set model.lora_rank = 0, or engine.kind = 'torch'")
         skeleton = load_skeleton(source, dtype=self.dtype)
-        return VllmEngine(open_core(skeleton, self, device), skeleton, self, store=store, clock=clock)
+        adapter = None if lora is None else Adapter(source, lora, self.dtype)
+        core = open_core(skeleton, self, device, None if adapter is None else adapter.arguments())
+        return VllmEngine(core, skeleton, self, store=store, clock=clock, adapter=adapter)

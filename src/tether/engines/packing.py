@@ -57,3 +57,19 @@ def _watch(packer: Any, layer: nn.Module, waiting: list[Callable[[], None]]) -> 
 
     waiting.append(late)
     packer.process_weights_after_loading = in_time
+
+
+class Reloading:
+    """Given to the workers of a vLLM server (``--worker-extension-cls``), which runs its methods by name.
+
+    This file is copied to where they find it: it needs nothing of the package that it is from.
+    """
+
+    model_runner: Any
+    """The worker's own, as is what is called below."""
+
+    def tether_reload(self, weights_path: str) -> None:
+        """Reload weights from a folder, and pack what vLLM forgets."""
+        worker: Any = self
+        with packed_anew(self.model_runner.get_model()):
+            worker.reload_weights(weights_path=weights_path)
