@@ -132,7 +132,6 @@ def test_random_numbers_of_the_process_are_left_as_they_were(moe):
         ({"prompt_ids": (5, 99)}, "prompt ids must lie in"),
         ({"temperature": 2.5}, "vLLM samples at temperature 0"),
         ({"temperature": 0.005}, "vLLM samples at temperature 0"),
-        ({"routing": True}, "routers"),
         ({"max_tokens": 10**6}, "fit the context"),
     ],
 )
