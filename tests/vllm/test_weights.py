@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tether.errors import ConfigError, ModelError
+from tether.errors import ModelError
 from tether.weights.memory import MemoryStore
 
 from .world import Versions, clock, opened, plain, requests, run, trainer
@@ -81,15 +81,8 @@ def test_the_publication_that_is_held_may_come_again(moe):
     assert_holds(engine, versions, 1)
 
 
-class Careless:
-    """A store that hands out what it has, whatever was asked for."""
-
-    def __init__(self, weights) -> None:
-        self.fetch = lambda publication: weights
-
-
 @pytest.mark.parametrize("fault", ["fingerprint", "missing", "shape"])
-def test_weights_that_are_not_what_was_announced_change_nothing(moe, fault):
+def test_weights_that_are_not_what_was_announced_change_nothing(moe, fault, monkeypatch):
     versions = Versions()
     engine = moe.engine(versions.store, clock())
     run(engine.load(versions.publications[0]))
@@ -99,10 +92,10 @@ def test_weights_that_are_not_what_was_announced_change_nothing(moe, fault):
         del weights["model.norm.weight"]
     if fault == "shape":
         weights["model.norm.weight"] = weights["model.norm.weight"][:-1]
-    publication = store_publication = store.publish(8, weights)
+    publication = announced = store.publish(8, weights)
     if fault == "fingerprint":
         publication = replace(publication, fingerprint="0" * 64)
-    engine._store = Careless(store.fetch(store_publication))
+    monkeypatch.setattr(versions.store, "fetch", lambda publication: store.fetch(announced))
     with pytest.raises(ModelError, match=r"must be those of the publication|must fit the engine's model"):
         run(engine.load(publication))
     assert engine.version == 0
@@ -162,11 +155,3 @@ def test_the_transfer_api_brings_every_version_as_the_reload_does():
     for number, publication in enumerate(versions.publications):
         assert run(engine.load(publication)) == publication.fingerprint
         assert_holds(engine, versions, number)
-
-
-def test_an_adapter_is_refused_with_the_way_out():
-    from tether.engines.vllm import Vllm
-    from tether.models.lora import Lora
-
-    with pytest.raises(ConfigError, match="lora_rank"):
-        Vllm().open("tiny-moe", store=MemoryStore("float32"), clock=clock(), device="cpu", lora=Lora(rank=2))
