@@ -68,8 +68,8 @@ def kept_of(logp: Float[Tensor, "B V"], limits: Limits) -> Kept:
     """The ids that are kept of ``softmax(logits / temperature)``, whose logarithm is given.
 
     Top-k comes first; the nucleus of top-p is of what that left, renormalized; min-p compares with the most probable.
-    One id at least is kept, and none of probability 0. Of ids that are equally probable, those with the smaller numbers go first; so what is kept of a row
-    depends on that row alone. Nothing waits for a GPU.
+    One id at least is kept, and none of probability 0. Of ids that are equally probable, those with the smaller numbers
+    go first; so what is kept of a row depends on that row alone. Nothing waits for a GPU.
 
     >>> logp = torch.tensor([[3.0, 2.0, 1.0, 0.0, -1.0]]).log_softmax(-1)
     >>> mask, log_mass = kept_of(logp, Limits.of([Truncation(top_p=0.9)], logp.device))
