@@ -92,8 +92,9 @@ def generate(model: str, dtype: str) -> Made:
 
 def vllm(model: str, dtype: str) -> Made:
     """vLLM as it is, in this process."""
-    from tether.models.loading import resolve_source
     from vllm import LLM, SamplingParams
+
+    from tether.models.loading import resolve_source
 
     source = resolve_source(model)
     vocabulary = int(json.loads((Path(source) / "config.json").read_text())["vocab_size"])
