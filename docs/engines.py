@@ -74,6 +74,7 @@ EVIDENCE: Final[Evidence] = {
         "token_versions": f"{VLLM}test_in_flight.py::test_recompute_goes_on_as_if_the_new_weights_had_read_everything",
         "truncation": f"{VLLM}test_sampling.py::test_truncated_log_probs_are_those_over_the_kept_set",
         "kept": f"{VLLM}test_sampling.py::test_kept_sets_are_what_the_truncation_says",
+        "routing": f"{VLLM}test_routes.py::test_routes_of_a_mixed_batch_are_those_of_the_trainers_routers",
         "in_flight/finish": f"{VLLM}test_in_flight.py::test_finish_lets_rows_end_and_nobody_join",
         "in_flight/keep": f"{VLLM}test_in_flight.py::test_keep_goes_on_over_old_keys_and_says_so",
         "in_flight/recompute": f"{VLLM}test_in_flight.py::"
