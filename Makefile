@@ -52,7 +52,7 @@ parity: $(PARITY)/.installed ## Write docs/parity.md
 
 engines: $(ENGINES)/.installed ## .venv-engines with vLLM's build for processors: 3 minutes and 4 GB, once
 test-engines: $(ENGINES)/.installed ## The engine vllm, really run, in an environment of its own
-	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest tests/vllm
+	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest -m "long or not long" tests/vllm
 
 format: install-dev ## Rewrite the code as `make lint` wants it
 	$(BIN)/ruff check --fix
