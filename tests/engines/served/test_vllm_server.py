@@ -486,7 +486,6 @@ def test_a_server_that_was_started_anew_is_asked_at_its_new_address() -> None:
 
 def test_the_start_of_a_server_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     with at(VllmDouble()) as place:
-
         told = []
 
         async def starts_slowly(is_alive: Any) -> None:
