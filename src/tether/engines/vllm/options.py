@@ -93,6 +93,7 @@ class Vllm(SamplingOptions):
         from tether.engines.vllm.adapter import Adapter
         from tether.engines.vllm.core import open_core
         from tether.engines.vllm.engine import VllmEngine
+        from tether.engines.vllm.quiet import quiet
         from tether.models.loading import load_skeleton
 
         skeleton = load_skeleton(source, dtype=self.dtype)
@@ -101,5 +102,6 @@ class Vllm(SamplingOptions):
                 f"engine.context must be 0 or at most the model's own, {skeleton.context}; got {self.context}"
             )
         adapter = None if lora is None else Adapter(source, lora, self.dtype)
-        core = open_core(skeleton, self, device, None if adapter is None else adapter.arguments())
+        with quiet():
+            core = open_core(skeleton, self, device, None if adapter is None else adapter.arguments())
         return VllmEngine(core, skeleton, self, store=store, clock=clock, adapter=adapter)
