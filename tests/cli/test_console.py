@@ -70,6 +70,21 @@ def test_a_run_that_starts_slowly_gives_signs_of_life_until_something_happens(ru
         assert file.getvalue() == told
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_run_that_is_stopped_while_it_starts_says_how_to_go_on(run, tmp_path, is_there):
+    file = io.StringIO()
+    folder = run.folder if is_there else tmp_path / "none"
+    with TrainingConsole(resolved(run), folder, console=Console(width=100, file=file, highlight=False)) as shown:
+        shown.on_interrupt()
+        failed = Event(event="fail", step=1, version=0, metrics={}, note="interrupted")
+        shown.on_event(failed)
+        told = file.getvalue()
+        shown.on_interrupt()
+    assert (f"tether train --resume {folder}\n" in told.partition("stopped at step")[0]) == is_there
+    assert "stopped while it started" in told
+    assert file.getvalue() == told
+
+
 @pytest.mark.parametrize("width", [20, 60, 80, 100, 120, 140, 160])
 def test_a_narrow_terminal_leaves_out_the_parts_of_least_rank(run, width):
     marks = {"reward": "reward", "acc": "acc", "stale": "stale", "|d|": "|d|", "eta": "eta", "tok/s": "tok/s"}

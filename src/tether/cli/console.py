@@ -137,6 +137,13 @@ class TrainingConsole:
             self._say(Text(f"warning at step {event.step}: {event.note}", "yellow"))
         self._last = event
 
+    def on_interrupt(self) -> None:
+        """The run was stopped; one that was still starting has told of no end."""
+        if self._last is None or self._last.event != "fail":
+            there = (self._folder / "events.jsonl").exists()
+            way = f"; to go on: tether train --resume {self._folder}" if there else ", and nothing was written"
+            self._console.print(Text(f"stopped while it started{way}", "bold red"), soft_wrap=True)
+
     def print_summary(self) -> None:
         """The table at the end of a finished run."""
         if self._last is None or self._last.event != "finish":
