@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,36 @@ def test_no_line_is_wider_than_the_terminal(run, width):
     assert len([line for line in lines if line.startswith("step") and "reward" in line]) == 60
     wrapped = [line.strip("\x1b[?25l") for line in lines_of(run, width, is_live=True)[:4]]
     assert max(map(len, wrapped)) <= width
+
+
+def test_a_run_that_starts_slowly_gives_signs_of_life_until_something_happens(run):
+    file = io.StringIO()
+    console = Console(width=100, file=file, highlight=False)
+    with TrainingConsole(resolved(run), Path("run"), console=console, patience_s=0.01) as shown:
+        until = time.monotonic() + 10
+        while "engine torch starts, 0 s" not in file.getvalue():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        shown.on_event(next(event for event in run.events if event.event == "eval"))
+        time.sleep(0.05)
+        told = file.getvalue()
+        time.sleep(0.1)
+        assert file.getvalue() == told
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_run_that_is_stopped_while_it_starts_says_how_to_go_on(run, tmp_path, is_there):
+    file = io.StringIO()
+    folder = run.folder if is_there else tmp_path / "none"
+    with TrainingConsole(resolved(run), folder, console=Console(width=100, file=file, highlight=False)) as shown:
+        shown.on_interrupt()
+        failed = Event(event="fail", step=1, version=0, metrics={}, note="interrupted")
+        shown.on_event(failed)
+        told = file.getvalue()
+        shown.on_interrupt()
+    assert (f"tether train --resume {folder}\n" in told.partition("stopped at step")[0]) == is_there
+    assert "stopped while it started" in told
+    assert file.getvalue() == told
 
 
 @pytest.mark.parametrize("width", [20, 60, 80, 100, 120, 140, 160])

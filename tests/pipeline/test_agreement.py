@@ -183,3 +183,26 @@ def test_a_sound_engine_is_not_called_faulty_by_its_spread_in_a_thousand_looks()
         scores = Scores(published=published, previous=None, current=None, wider=side(), narrower=None, apart=None)
         asked = {"scores": scores, "dtypes": ("bfloat16", "float32"), "tolerance": 3.0, "lengths": (TOKENS,)}
         assert name_of(Agreement(engine=side(), **asked)) is None
+
+
+def test_rounding_of_what_was_published_is_not_taken_for_weights_that_did_not_come():
+    found: dict[bool, list[str | None]] = {True: [], False: []}
+    for seed in range(400):
+        draw = np.random.default_rng(seed)
+        earlier, *errors = (0.5 * NOISE * draw.standard_t(2, (5, 64)) * [[2], [1], [1], [1], [1]]).astype(np.float32)
+        scores = Scores(
+            published=errors[0],
+            previous=earlier + errors[1],
+            wider=np.zeros(64, np.float32),
+            current=None,
+            narrower=None,
+            apart=None,
+        )
+        for is_stale, names in found.items():
+            engine = is_stale * earlier + errors[2]
+            looked = agreement(engine.astype(np.float32), scores=scores, tolerance=100.0, lengths=(64,))
+            if looked.is_decidable:
+                names.append(name_of(looked))
+    assert len(found[False]) > 300
+    assert set(found[False]) == {None}
+    assert found[True].count("nearest") > 0.9 * len(found[True])

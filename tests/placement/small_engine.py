@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tether.errors import NonFiniteError
+from tether.errors import EngineLostError, NonFiniteError
 from tether.placement.parts import Makers
 from tether.ports import Clock, EngineCapabilities, GenerationRequest, InFlight, Publication, WeightStore
 from tether.records import Completion, Prompt
@@ -36,6 +36,8 @@ class SmallEngine:
     async def generate(self, request: GenerationRequest) -> Completion:
         if request.id.startswith("nan"):
             raise NonFiniteError("a logit is NaN", rollout_id=request.id)
+        if request.id.startswith("server"):
+            raise EngineLostError("the server at 127.0.0.1 was lost")
         if request.id.startswith("hang"):
             await asyncio.Event().wait()
         if request.id.startswith("die"):

@@ -90,6 +90,24 @@ def test_completions_come_as_they_are_done_and_not_all_together(engine):
     assert engine.busy_s > 0.9
 
 
+def test_a_server_that_is_lost_behind_an_engine_is_told_once_and_the_engine_goes_on_after_a_load(ray_here):
+    with opened() as (engine, told):
+
+        async def main():
+            await engine.load(publication(0))
+            asked = (engine.generate(request(f"server{n}")) for n in range(3))
+            lost = await asyncio.gather(*asked, return_exceptions=True)
+            with pytest.raises(EngineLostError, match="holds no weights yet"):
+                await engine.generate(request("r"))
+            await engine.load(publication(1))
+            return lost, await engine.generate(request("r"))
+
+        lost, completion = asyncio.run(main())
+    assert [type(error) for error in lost] == [EngineLostError] * 3
+    assert [text for text in told if isinstance(text, str)] == ["engine-0: the server at 127.0.0.1 was lost"]
+    assert set(completion.token_ids.tolist()) == {1}
+
+
 def test_what_is_asked_at_once_travels_at_once_and_so_does_what_is_done(engine, monkeypatch):
     calls = Calls(engine, monkeypatch)
 

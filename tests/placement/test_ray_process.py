@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ pytest.importorskip("ray")
 import ray
 
 from tether.errors import RewardError, StalledError
-from tether.placement.ray_process import ProcessDiedError
+from tether.placement.ray_process import Process, ProcessDiedError
 
 from .parts_on_ray import is_alive, process
 
@@ -95,3 +96,10 @@ def test_a_process_that_gives_no_sign_of_life_is_ended(ray_here):
 def test_threads_are_set_before_torch_is_imported(part):
     found, _ = call(part, "environment")
     assert found == {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
+
+
+def test_a_warning_of_torch_is_no_last_word(tmp_path):
+    words = ":actor_name:Host\nout of memory\n[rank0]:[W1130 04:53:32.8 utils.cpp:68] Warning: NUMA binding\n"
+    (tmp_path / "worker-a-7.err").write_text(words)
+    dead = SimpleNamespace(_terms=SimpleNamespace(logs=tmp_path), facts={"pid": 7})
+    assert Process._last_words(dead) == "out of memory"

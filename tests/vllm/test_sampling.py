@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from tether.errors import DataError
+from tether.errors import ConfigError, DataError
 from tether.records import Truncation
 
-from .world import CUTS, Versions, clock, gathered, logits_of, requests, run
+from .world import CUTS, Versions, clock, gathered, logits_of, opened, requests, run
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
@@ -168,3 +168,8 @@ def test_answers_are_apart_and_what_is_under_way_ends_as_it_would_have(endless):
     for request, made in zip(requests(20, temperature=0.0), answers, strict=True):
         assert len(made) == 12
         np.testing.assert_allclose(made.logp, versions.plain(0, request, made), atol=1e-4)
+
+
+def test_a_cache_that_holds_nothing_is_told_with_the_keys_of_a_recipe():
+    with pytest.raises(ConfigError, match=r"engine\.kv_cache_gib = 1e-09, .*it says: No available"):
+        opened("tiny-dense", "float32", kv_cache_gib=1e-9)

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from tether.cli.patience import Patience
 from tether.journal.overlap import overlap_of
 from tether.journal.reader import RunView
 from tether.journal.waits import TRAINER_WAITS, where_time_went
@@ -28,6 +29,8 @@ PIPED_WIDTH = 184
 """Columns when the output is piped."""
 LINES = 40
 """About how many step lines a whole run prints."""
+PATIENCE_S = 15.0
+"""Between two signs of life of a run that starts."""
 BESIDE_BAR = 58
 """Columns of what stands beside the bar of a terminal."""
 RANKS = ("reward", "stale", "|d|", "cut", "size", "acc", "eta", "tok/s", "q", "radius", "work", "wait")
@@ -67,6 +70,7 @@ class TrainingConsole:
         first: int = 0,
         console: Console | None = None,
         now: Callable[[], float] = time.monotonic,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._resolved, self._folder, self._now = resolved, folder, now
         self._console = console or plain_console()
@@ -97,21 +101,26 @@ class TrainingConsole:
         self._newly_cut_steps = 0
         self._steps = 0
         self._last: Event | None = None
+        self._patience = Patience(self._still_starts, patience_s)
 
     def __enter__(self) -> TrainingConsole:
         self._header()
         if self._is_live:
             self._live.start()
+        self._patience.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._patience.end()
         if self._is_live:
             self._live.stop()
 
     def on_event(self, event: Event) -> None:
         """One event of the journal."""
+        if event.event in ("eval", "step", "skip", "fail"):
+            self._patience.end()
         if event.event == "eval":
             self._on_eval(event)
         elif event.event in ("step", "skip"):
@@ -127,6 +136,13 @@ class TrainingConsole:
         elif event.event == "warn":
             self._say(Text(f"warning at step {event.step}: {event.note}", "yellow"))
         self._last = event
+
+    def on_interrupt(self) -> None:
+        """The run was stopped; one that was still starting has told of no end."""
+        if self._last is None or self._last.event != "fail":
+            there = (self._folder / "events.jsonl").exists()
+            way = f"; to go on: tether train --resume {self._folder}" if there else ", and nothing was written"
+            self._console.print(Text(f"stopped while it started{way}", "bold red"), soft_wrap=True)
 
     def print_summary(self) -> None:
         """The table at the end of a finished run."""
@@ -165,6 +181,13 @@ class TrainingConsole:
     def _say(self, text: Text) -> None:
         """A message: wrapped between words on a terminal, one line where it is piped."""
         self._console.print(text, soft_wrap=not self._is_live)
+
+    def _still_starts(self, seconds: float) -> None:
+        who = self._resolved["engine"]["kind"]
+        if self._is_live:
+            self._progress.update(self._task, text=f"engine {who} starts, {seconds:.0f} s")
+        else:
+            self._say(Text(f"engine {who} starts, {seconds:.0f} s"))
 
     def _header(self) -> None:
         r = self._resolved

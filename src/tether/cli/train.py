@@ -79,5 +79,6 @@ def _follow(recipe: Recipe, folder: Path, step: int, work: Callable[[Callable[[E
         try:
             work(console.on_event)
         except KeyboardInterrupt as stop:
+            console.on_interrupt()
             sys.exit(getattr(stop, "exit_code", 130))
     console.print_summary()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from tether.errors import ConfigError
@@ -24,4 +25,4 @@ def cache_bytes(gib: float, *, on_cpu: bool) -> int | None:
     (536870912, 1073741824, None)
     """
     wanted = gib or (ON_PROCESSORS_GIB if on_cpu else 0.0)
-    return int(wanted * 2**30) or None
+    return math.ceil(wanted * 2**30) or None

@@ -76,6 +76,9 @@ class RayEngine:
         line = self._line
         try:
             completion: Completion = await line.ask(request)
+        except EngineLostError as lost:  # a server of that process
+            self._lost_server(lost)
+            raise
         except ProcessDiedError as died:
             raise await self._lost(line.process, died) from died
         return completion
@@ -88,7 +91,11 @@ class RayEngine:
     async def load(self, publication: Publication, in_flight: InFlight = "finish") -> str:
         """Have it take a version; the fingerprint of what it received."""
         deadline = "generate_s" if in_flight == "finish" else "publish_s"  # it waits for what is under way
-        received, version = await self._call("load", publication, in_flight, deadline=deadline)
+        try:
+            received, version = await self._call("load", publication, in_flight, deadline=deadline)
+        except EngineLostError as lost:
+            self._lost_server(lost)
+            raise
         self._version = int(version)
         return str(received)
 
@@ -131,6 +138,12 @@ class RayEngine:
             ) from None
         value, busy_s = answered
         return value, float(busy_s)
+
+    def _lost_server(self, lost: EngineLostError) -> None:
+        """Its server holds no weights any more: a person hears of it once, and others are sent elsewhere meanwhile."""
+        if self._version >= 0:
+            self._version = -1
+            self._notices.warn(f"{self._process.role}: {lost}")
 
     async def _lost(self, process: Process, died: ProcessDiedError) -> EngineLostError:
         """Start another process, unless somebody who noticed earlier has done so; what to tell who asked the old."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import threading
@@ -28,6 +29,8 @@ LAST_WORDS = 3
 OF_RAY = (":job_id:", ":actor_name:", ":task_name:")
 BLOCKING = "Using blocking ray.get inside async actor"
 """What Ray itself writes there; it is no cause of anything."""
+WARNING_OF_TORCH = re.compile(r"(\[rank\d+\]:)?\[W\d{4} ")
+"""How a warning of torch's C++ begins, such as that of vLLM's threads on one NUMA node: nobody dies of it."""
 
 
 class ProcessDiedError(Exception):
@@ -136,7 +139,7 @@ class Process:
             with suppress(OSError):
                 lines = [line.strip() for line in path.read_text(errors="replace").splitlines()]
                 lines = [line for line in lines if line and not line.startswith(OF_RAY) and BLOCKING not in line]
-                return " | ".join(lines[-LAST_WORDS:])
+                return " | ".join([line for line in lines if not WARNING_OF_TORCH.match(line)][-LAST_WORDS:])
         return ""
 
     def _listen(self) -> None:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from tether.engines.filed import Filed
 from tether.engines.served.folders import Folders
-from tether.errors import ModelError
+from tether.errors import ConfigError, ModelError
 from tether.models.catalog import folder_of
 from tether.models.loading import load_model, load_skeleton
 from tether.ports import Publication
@@ -66,3 +66,9 @@ def test_old_folders_are_swept_and_all_go_with_the_engine(tmp_path: Path) -> Non
     home = folders.home
     del folders
     assert not home.exists()
+
+
+def test_a_folder_that_cannot_be_is_refused_with_the_key_to_set(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"must be one that can be written to: .*; set engine\.folder"):
+        Folders(MemoryStore("float32"), Filed(load_skeleton("tiny-dense")), str(tmp_path / "file" / "below"))

@@ -181,3 +181,21 @@ def test_ids_of_another_vocabulary_are_an_error() -> None:
 
         with pytest.raises(DataError, match=r"ids must lie in 0 \.\. 23"):
             run(place, work)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (web.json_response({"a": 1}), r"engine\.url must be that of a server that speaks as engine 'openai'"),
+        (web.json_response({"error": "who?"}, status=401), r"answered 401: .*who.*; engine\.key_variable names"),
+    ],
+    ids=["another protocol", "locked"],
+)
+def test_a_server_that_is_another_or_wants_a_key_is_told_with_the_way_out(answer: web.Response, told: str) -> None:
+    async def answers(request: web.Request) -> web.Response:
+        return answer
+
+    app = web.Application()
+    app.router.add_get("/v1/models", answers)
+    with serving(app) as url, pytest.raises(ConfigError, match=told):
+        Place(Openai(url=url, dtype="float32"))

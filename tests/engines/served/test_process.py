@@ -105,10 +105,11 @@ def test_a_server_goes_with_a_guard_that_is_killed(tmp_path: Path) -> None:
     assert server._process is not None
     server._process.kill()
     wait_gone(pids(tmp_path)[:1])
-    os.kill(pids(tmp_path)[1], signal.SIGKILL)  # a worker that does not look after itself, as vLLM's do
+    wait_gone(pids(tmp_path))
 
 
-def test_no_server_outlives_the_process_that_started_it_however_that_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["killed", "killed after its guard, as Ray does"])
+def test_no_server_outlives_the_process_that_started_it_however_that_ends(tmp_path: Path, way: str) -> None:
     (tmp_path / "w").mkdir()
     code = f"""
 import sys, pathlib, time, os
@@ -118,6 +119,7 @@ folder = pathlib.Path({str(tmp_path)!r})
 server = Own(lambda port: [sys.executable, '-c', {SERVER!r}, str(port), str(folder / 'pids')], {{}}, start_s=9.0,
              weights=folder / 'w')
 server.start()
+(folder / 'guard').write_text(f'{{server._process.pid}} {{server.folder}}')
 time.sleep(600)
 """
     parent = subprocess.Popen([sys.executable, "-c", code])
@@ -125,12 +127,15 @@ time.sleep(600)
     while not (tmp_path / "pids").exists() or len((tmp_path / "pids").read_text().split()) < 2:
         assert time.monotonic() < until
         time.sleep(0.05)
+    guard, folder = (tmp_path / "guard").read_text().split()
+    if way != "killed":
+        os.kill(int(guard), signal.SIGKILL)
     parent.kill()
     parent.wait()
     wait_gone(pids(tmp_path))
     until = time.monotonic() + 10
-    while (tmp_path / "w").exists():
-        assert time.monotonic() < until, "weights were left behind"
+    while (tmp_path / "w").exists() or Path(folder).exists():
+        assert time.monotonic() < until, "weights or the log were left behind"
         time.sleep(0.05)
 
 

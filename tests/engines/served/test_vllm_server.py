@@ -482,3 +482,17 @@ def test_a_server_that_was_started_anew_is_asked_at_its_new_address() -> None:
         assert set(run(place, work).version.tolist()) == {8}
     assert GENERATE in second.calls
     assert GENERATE not in first.calls
+
+
+def test_the_start_of_a_server_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    with at(VllmDouble()) as place:
+        told = []
+
+        async def starts_slowly(is_alive: Any) -> None:
+            told.append(place.engine.busy_s)
+            await asyncio.sleep(0.01)
+            told.append(place.engine.busy_s)
+
+        monkeypatch.setattr(place.engine._server, "ready", starts_slowly)
+        run(place, lambda: place.engine.load(place.publish(0)))
+        assert told[0] == told[1] < place.engine.busy_s

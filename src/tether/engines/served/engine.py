@@ -122,8 +122,8 @@ class ServedEngine:
                 )
             with self._busy:
                 folder, arrived = await asyncio.to_thread(self._folders.take, publication)
-                await self._load(publication, folder, self._way(publication, in_flight))
-                self._folders.sweep(folder)
+            await self._load(publication, folder, self._way(publication, in_flight))
+            self._folders.sweep(folder)
         return arrived
 
     async def progress(self) -> Mapping[str, Completion]:
@@ -222,21 +222,25 @@ class ServedEngine:
                 await self._gate.emptied(len(self._flights))
                 if self._held is None:
                     raise EngineLostError(f"{self._server.who} was lost while completions ended before a load")
-            try:
-                await self._speech.hold(way)
-            except ServerAnswerError as refused:
-                await self._go_on_as_before(refused)
-                raise
-            except ServerGoneError as gone:
-                raise self._lose(f"it did not hold still for version {publication.version}: {gone}") from gone
-            try:
-                await self._exchange(publication, folder, way)
-            except (ServerAnswerError, ServerGoneError, TimeoutError) as error:
-                why = str(error) or "completions that were told to come back did not"
-                raise self._lose(f"it failed in the middle of taking version {publication.version}: {why}") from error
-            except BaseException as error:
-                self._lose(f"it was left in the middle of taking version {publication.version}: {error!r}")
-                raise
+            with self._busy:  # from here on: a server that starts does no work
+                await self._hand_over(publication, folder, way)
+
+    async def _hand_over(self, publication: Publication, folder: Path, way: InFlight) -> None:
+        try:
+            await self._speech.hold(way)
+        except ServerAnswerError as refused:
+            await self._go_on_as_before(refused)
+            raise
+        except ServerGoneError as gone:
+            raise self._lose(f"it did not hold still for version {publication.version}: {gone}") from gone
+        try:
+            await self._exchange(publication, folder, way)
+        except (ServerAnswerError, ServerGoneError, TimeoutError) as error:
+            why = str(error) or "completions that were told to come back did not"
+            raise self._lose(f"it failed in the middle of taking version {publication.version}: {why}") from error
+        except BaseException as error:
+            self._lose(f"it was left in the middle of taking version {publication.version}: {error!r}")
+            raise
 
     async def _exchange(self, publication: Publication, folder: Path, way: InFlight) -> None:
         """The server holds still: have it take the weights, and go on."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tether.engines.filed import Filed
 from tether.engines.holding import received
-from tether.errors import ModelError
+from tether.errors import ConfigError, ModelError
 from tether.ports import Publication, WeightStore
 from tether.weights.directory import TENSORS_FILE
 
@@ -35,11 +35,17 @@ class Folders:
     def __init__(self, store: WeightStore, filed: Filed, home: str = "") -> None:
         self._store, self._filed = store, filed
         root = Path(home).expanduser().absolute() if home else None
-        if root is not None:
-            root.mkdir(parents=True, exist_ok=True)
-        elif MEMORY.is_dir():
+        if root is None and MEMORY.is_dir():
             root = MEMORY
-        self.home = Path(tempfile.mkdtemp(prefix="tether-weights-", dir=root))
+        try:
+            if root is not None:
+                root.mkdir(parents=True, exist_ok=True)
+            self.home = Path(tempfile.mkdtemp(prefix="tether-weights-", dir=root))
+        except OSError as error:
+            raise ConfigError(
+                f"the folder in which the server finds weights must be one that can be written to: {error}; set "
+                "engine.folder to one that it sees too"
+            ) from error
         self._may_move = not home
         weakref.finalize(self, shutil.rmtree, self.home, ignore_errors=True)
 

@@ -1,7 +1,8 @@
 """Runs a server, and ends all of it when whoever wanted it is gone. A program of its own, of the standard library.
 
 A process that is killed cannot end its children; so this one stands between, and looks whether its parent is still the
-one that started it. Called with the parent's process id, a folder that goes with the parent, and the command.
+one that started it. A second one looks after the first: Ray kills the children of a process that it ends. Called with
+the parent's process id, two folders that go with the parent, and the command.
 """
 
 from __future__ import annotations
@@ -14,25 +15,64 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 _LOOK_S = 0.2
 _PR_SET_PDEATHSIG = 1
 _TERM_S = 5.0
 """Seconds that a server has to end by itself."""
+_LAST_S = 30.0
+"""Seconds that a parent may take to follow a guard that was killed."""
 
 
-def guard(parent: int, folder: str, command: list[str]) -> int:
+def guard(parent: int, folders: Sequence[str], command: list[str]) -> int:
     """Run the command until it ends, or the parent does, or this process is told to; its exit status."""
     server = subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_parent)
+    second = _look_after(os.getpid(), server.pid, parent, folders)
     try:
         while server.poll() is None and os.getppid() == parent:
             time.sleep(_LOOK_S)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _end(server)
-        if os.getppid() != parent:  # else it is the parent's
-            shutil.rmtree(folder, ignore_errors=True)
+        _signal(second, signal.SIGKILL)
+        if os.getppid() != parent:  # else they are the parent's
+            _remove(folders)
     return server.returncode
+
+
+def _look_after(first: int, server: int, parent: int, folders: Sequence[str]) -> int:
+    """Start a process that does the work of a guard that is killed; its id."""
+    if second := os.fork():
+        return second
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while os.getppid() == first:
+        time.sleep(_LOOK_S)
+    _signal(server, signal.SIGTERM)
+    until = time.monotonic() + _TERM_S
+    while _is_there(server) and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+    _signal(server, signal.SIGKILL)
+    until = time.monotonic() + _LAST_S
+    while (lives := _is_there(parent)) and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+    if not lives:
+        _remove(folders)
+    os._exit(0)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _remove(folders: Sequence[str]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _die_with_parent() -> None:
@@ -61,4 +101,4 @@ def _told(*_: object) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _told)
-    sys.exit(guard(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    sys.exit(guard(int(sys.argv[1]), sys.argv[2:4], sys.argv[4:]))

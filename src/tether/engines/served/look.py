@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 from tether.errors import ConfigError
 
 _LOOK_S: Final = 60.0
+_LOCKED: Final = (401, 403)
 _GAP: Final = 0.05
 """Nats between the two most probable ids at a prompt, below which it tells nothing."""
 _PROMPTS: Final = ((1,), (2, 3), (4, 5, 6), (7, 8, 9, 10), (3,) * 8)
@@ -28,9 +30,29 @@ def look(url: str, body: Mapping[str, Any] | None = None, key: str = "") -> Any:
     except urllib.error.HTTPError as error:
         with error:
             told = error.read().decode(errors="replace")[:400]
-        raise ConfigError(f"{url} answered {error.code}: {told}") from error
+        way_out = "; engine.key_variable names the environment variable with its key" if error.code in _LOCKED else ""
+        raise ConfigError(f"{url} answered {error.code}: {told}{way_out}") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"engine.url must be that of a server that runs; {url} cannot be asked: {error}") from error
+
+
+@contextmanager
+def spoken_by(kind: str, url: str) -> Iterator[None]:
+    """What is read inside are answers in the protocol of a kind of server; an error that says so if they are not.
+
+    >>> with spoken_by("openai", "http://here"):
+    ...     {"error": "no such page"}["data"]
+    Traceback (most recent call last):
+    tether.errors.ConfigError: engine.url must be that of a server that speaks as engine 'openai' does; that at \
+http://here answers otherwise (KeyError: 'data'); set engine.url, or engine.kind, to what runs there
+    """
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"engine.url must be that of a server that speaks as engine {kind!r} does; that at {url} answers otherwise "
+            f"({type(error).__name__}: {error}); set engine.url, or engine.kind, to what runs there"
+        ) from error
 
 
 def kind_of(top: Top) -> Literal["raw", "tempered", "processed"]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tether.engines.served.engine import ServedEngine
-from tether.engines.served.look import kind_of, look
+from tether.engines.served.look import kind_of, look, spoken_by
 from tether.engines.served.openai_speech import OpenaiSpeech
 from tether.engines.served.options import ServedOptions, refuse_adapter, servable_of
 from tether.engines.served.process import Running
@@ -58,8 +58,9 @@ class Openai(ServedOptions):
         if not self.url:
             raise ConfigError("engine 'openai' asks a server that runs: set engine.url, such as http://127.0.0.1:8000")
         skeleton = load_skeleton(source, dtype=self.dtype)
-        served = self._looked("/v1/models")["data"]
-        model = self.model or served[0]["id"]
+        with spoken_by("openai", self.url):
+            served = self._looked("/v1/models")["data"]
+            model = self.model or served[0]["id"]
         if self.logp == "processed" and not (self.temperature in (0.0, 1.0) and self.truncation.is_none):
             self._check_processed(model)
         limits = [entry.get("max_model_len") for entry in served if entry["id"] == model]

@@ -133,6 +133,7 @@ class Own:
                     str(Path(__file__).with_name("guard.py")),
                     str(os.getpid()),
                     str(self._weights),
+                    str(self.folder),
                     *self._command(self._port),
                 ],
                 stdin=subprocess.DEVNULL,

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tether.engines import packing
 from tether.engines.room import cache_bytes, check_room
 from tether.engines.served.engine import ServedEngine
-from tether.engines.served.look import look
+from tether.engines.served.look import look, spoken_by
 from tether.engines.served.options import ServedOptions, refuse_adapter, servable_of
 from tether.engines.served.process import Own, Running
 from tether.engines.served.vllm_speech import VllmSpeech
@@ -110,7 +110,10 @@ class VllmServer(ServedOptions):
         """A server that has begun to start, or one that runs and was looked at."""
         refuse_adapter(lora, "vllm-server")
         skeleton = load_skeleton(source, dtype=self.dtype)
-        return self._running(skeleton, store) if self.url else self._own(skeleton, store, device)
+        if not self.url:
+            return self._own(skeleton, store, device)
+        with spoken_by("vllm-server", self.url):
+            return self._running(skeleton, store)
 
     def _own(self, skeleton: LoadedModel, store: WeightStore, device: str) -> ServedEngine:
         if not self.python and find_spec("vllm") is None:

@@ -123,7 +123,22 @@ def open_core(skeleton: LoadedModel, options: Vllm, device: str, adapter: Mappin
         **(adapter or {}),
     )
     with undisturbed(), plain_experts() if current_platform.is_cpu() else nullcontext():
-        return Core(LLMEngine.from_engine_args(arguments), skeleton.eos_ids, options.transfer)
+        with _told(skeleton, options):
+            engine = LLMEngine.from_engine_args(arguments)
+        return Core(engine, skeleton.eos_ids, options.transfer)
+
+
+@contextmanager
+def _told(skeleton: LoadedModel, options: Vllm) -> Iterator[None]:
+    """Have what vLLM refuses inside told with names that a recipe has; what it advises are names of its own."""
+    try:
+        yield
+    except (ValueError, NotImplementedError) as error:
+        raise ConfigError(
+            f"vLLM must be able to open {skeleton.source} with engine.kv_cache_gib = {options.kv_cache_gib:g}, "
+            f"engine.context = {options.context}, engine.max_rows = {options.max_rows}; it says: {error}; set these, "
+            "or take engine.kind = 'torch'"
+        ) from error
 
 
 class Core:

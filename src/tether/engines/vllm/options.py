@@ -63,6 +63,11 @@ class Vllm(SamplingOptions):
         check_room(self.kv_cache_gib)
         if not 0 <= self.context <= 10**8:
             raise ConfigError(f"engine.context must be 0 (the model's own) or at most {10**8}; got {self.context}")
+        if 0 < self.context <= self.max_tokens:
+            raise ConfigError(
+                f"engine.context must hold a prompt and a completion of engine.max_tokens = {self.max_tokens}; got "
+                f"{self.context}: raise it, or set 0 for the model's own"
+            )
 
     @property
     def capabilities(self) -> EngineCapabilities:
@@ -88,9 +93,15 @@ class Vllm(SamplingOptions):
         from tether.engines.vllm.adapter import Adapter
         from tether.engines.vllm.core import open_core
         from tether.engines.vllm.engine import VllmEngine
+        from tether.engines.vllm.quiet import quiet
         from tether.models.loading import load_skeleton
 
         skeleton = load_skeleton(source, dtype=self.dtype)
+        if self.context > skeleton.context:
+            raise ConfigError(
+                f"engine.context must be 0 or at most the model's own, {skeleton.context}; got {self.context}"
+            )
         adapter = None if lora is None else Adapter(source, lora, self.dtype)
-        core = open_core(skeleton, self, device, None if adapter is None else adapter.arguments())
+        with quiet():
+            core = open_core(skeleton, self, device, None if adapter is None else adapter.arguments())
         return VllmEngine(core, skeleton, self, store=store, clock=clock, adapter=adapter)
