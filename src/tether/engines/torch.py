@@ -15,6 +15,7 @@ from tether.engines.decoding import RowBatch
 from tether.engines.fitting import check_fits
 from tether.engines.holding import Holding
 from tether.engines.options import SamplingOptions
+from tether.engines.packed import pack_linear_layers
 from tether.engines.requests import Servable
 from tether.engines.rows import Decodable
 from tether.engines.stream import Pace, Stream
@@ -92,6 +93,7 @@ class TorchEngine:
         self._holding = Holding(store, self._put, self._busy)
         loaded.model.eval().requires_grad_(False)
         use_grouped_attention(loaded.model)
+        pack_linear_layers(loaded.model)
         routing = routing_of(loaded.model)
         self._servable = Servable(
             vocabulary=int(loaded.model.get_input_embeddings().num_embeddings),
