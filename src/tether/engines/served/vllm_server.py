@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Final
 
-from tether.engines import packing
+from tether.engines import repacking
 from tether.engines.room import cache_bytes, check_room
 from tether.engines.served.engine import ServedEngine
 from tether.engines.served.look import look, spoken_by
@@ -27,8 +27,8 @@ _LEAST_TEMPERATURE: Final = 0.01
 _MOST_TEMPERATURE: Final = 2.0
 """Its server refuses more."""
 _NAME: Final = "tether"
-_EXTENSION: Final = f"tether_packing.{packing.Reloading.__name__}"
-_PACKING: Final = packing.Reloading.tether_reload.__name__
+_EXTENSION: Final = f"tether_repacking.{repacking.Reloading.__name__}"
+_REPACKING: Final = repacking.Reloading.tether_reload.__name__
 _OURS: Final = (
     "--model",
     "--served-model-name",
@@ -128,11 +128,11 @@ class VllmServer(ServedOptions):
             start_s=self.start_s,
             weights=folders.home,
         )
-        shutil.copy(packing.__file__, own.folder / f"{_EXTENSION.partition('.')[0]}.py")
+        shutil.copy(repacking.__file__, own.folder / f"{_EXTENSION.partition('.')[0]}.py")
         own.start()
         client = self.client(lambda: own.url)
         can = replace(self.capabilities, kept=self.capabilities.kept and not on_cpu)
-        reload = _PACKING if on_cpu else "reload_weights"
+        reload = _REPACKING if on_cpu else "reload_weights"
         speech = VllmSpeech(client, can, model=_NAME, eos_ids=tuple(skeleton.eos_ids), reload=reload)
         return self.engine(client, speech, own, folders, servable_of(skeleton))
 
@@ -171,7 +171,7 @@ class VllmServer(ServedOptions):
                 f"engine.dtype is {self.dtype}, and the server at {self.url} computes in {config['dtype']}"
             )
         if is_on_cpu := told["vllm_config"]["device_config"]["device_type"] == "cpu":
-            self._check_packing(told["vllm_config"]["parallel_config"])
+            self._check_repacking(told["vllm_config"]["parallel_config"])
         is_raw = config["logprobs_mode"] == "raw_logprobs"
         can = replace(
             self.capabilities,
@@ -180,18 +180,18 @@ class VllmServer(ServedOptions):
         )
         served = self._looked("/v1/models")["data"][0]
         client = self.client(lambda: self.url)
-        reload = _PACKING if is_on_cpu else "reload_weights"
+        reload = _REPACKING if is_on_cpu else "reload_weights"
         speech = VllmSpeech(client, can, model=served["id"], eos_ids=tuple(skeleton.eos_ids), reload=reload)
         servable = servable_of(skeleton, int(served["max_model_len"]))
         folders = self.folders(store, skeleton)
         return self.engine(client, speech, Running(self.url, self.start_s), folders, servable)
 
-    def _check_packing(self, parallel: dict[str, Any]) -> None:
+    def _check_repacking(self, parallel: dict[str, Any]) -> None:
         """On processors vLLM's own reload leaves experts unpacked and tied heads as they were."""
-        if not str(parallel["worker_extension_cls"]).endswith(f".{packing.Reloading.__name__}"):
+        if not str(parallel["worker_extension_cls"]).endswith(f".{repacking.Reloading.__name__}"):
             raise ConfigError(
                 "a vLLM on processors forgets parts of the weights when it reloads them; start that at "
-                f"{self.url} with --worker-extension-cls {packing.Reloading.__module__}.{packing.Reloading.__name__}, "
+                f"{self.url} with --worker-extension-cls {repacking.__name__}.{repacking.Reloading.__name__}, "
                 "where it can import tether; or leave out engine.url, and tether starts one"
             )
 

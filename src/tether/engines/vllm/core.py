@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tether.engines.packing import packed_anew
+from tether.engines.repacking import packed_anew
 from tether.engines.room import cache_bytes
 from tether.engines.vllm.experts import plain_experts
 from tether.engines.vllm.kept import KeptWatch, ids_of
