@@ -482,3 +482,9 @@ def test_a_server_that_was_started_anew_is_asked_at_its_new_address() -> None:
         assert set(run(place, work).version.tolist()) == {8}
     assert GENERATE in second.calls
     assert GENERATE not in first.calls
+
+
+def test_a_server_on_processors_is_told_to_read_prompts_whole_for_its_generators_cannot_be_put_back() -> None:
+    command = VllmServer(max_rows=16)._command(load_skeleton(MODEL), 1, on_cpu=True)
+    assert {"--no-enable-chunked-prefill", "--max-num-batched-tokens=8192"} <= set(command)
+    assert "--no-enable-chunked-prefill" not in VllmServer()._command(load_skeleton(MODEL), 1, on_cpu=False)
