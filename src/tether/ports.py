@@ -179,6 +179,10 @@ class EngineOptions(Protocol):
         """What rollouts are sampled among."""
         ...
 
+    def check(self) -> None:
+        """Raise ``ConfigError`` if something without which it cannot be opened is not set."""
+        ...
+
     @property
     def capabilities(self) -> EngineCapabilities:
         """What such an engine can do at most: routes, for one, are reported of a model that has routers."""

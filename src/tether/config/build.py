@@ -46,6 +46,7 @@ def check(recipe: Recipe, out: Path | None = None) -> None:
     for source in (recipe.model.path, recipe.model.reference):
         if source:
             resolve_source(source)
+    recipe.engine.check()
     recipe.placement.check(device_of(recipe.run.device))
     if out is not None:
         check_unused(out)

@@ -52,6 +52,9 @@ class SamplingOptions:
         if not 0 <= self.min_p <= 1:
             raise ConfigError(f"engine.min_p must lie in 0 .. 1 (0: all ids); got {self.min_p}")
 
+    def check(self) -> None:
+        """Nothing else must be set."""
+
     @property
     def truncation(self) -> Truncation:
         """What rollouts are sampled among."""

@@ -16,6 +16,8 @@ SHOWN: Final = ("numpy", "tokenizers", "transformers", "torch")
 """Packages with a line of their own also where nothing is wrong with them; torch last, since it is imported."""
 DEVELOPMENT: Final = "dev"
 """The extra that users need not have."""
+GPU_BUILD: Final = "vllm"
+"""The extra that is for machines with a GPU."""
 
 
 def look(here: Surroundings) -> Iterator[Finding]:
@@ -101,6 +103,7 @@ def _extras(here: Surroundings) -> Iterator[Finding]:
             (present if all(f.status == "ok" for f in findings) else absent).append(extra)
     if present or absent:
         told = [f"{', '.join(names)} {how}" for names, how in ((present, "installed"), (absent, "not")) if names]
+        absent = [extra for extra in absent if extra != GPU_BUILD]  # the engine's own line says how to get that one
         way_out = f"optional: pip install '{DISTRIBUTION}[{','.join(absent)}]'" if absent else ""
         yield Finding(section=SECTION, name="extras", status="ok", value="; ".join(told), way_out=way_out)
 

@@ -496,3 +496,9 @@ def test_the_start_of_a_server_is_no_work(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(place.engine._server, "ready", starts_slowly)
         run(place, lambda: place.engine.load(place.publish(0)))
         assert told[0] == told[1] < place.engine.busy_s
+
+
+def test_a_server_on_processors_is_told_to_read_prompts_whole_for_its_generators_cannot_be_put_back() -> None:
+    command = VllmServer(max_rows=16)._command(load_skeleton(MODEL), 1, on_cpu=True)
+    assert {"--no-enable-chunked-prefill", "--max-num-batched-tokens=8192"} <= set(command)
+    assert "--no-enable-chunked-prefill" not in VllmServer()._command(load_skeleton(MODEL), 1, on_cpu=False)

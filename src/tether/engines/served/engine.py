@@ -191,7 +191,7 @@ class ServedEngine:
                 if gone.is_silent or not left or self._gate.is_closed or not await self._speech.is_alive():
                     raise self._lose(str(gone)) from gone
             except ServerAnswerError as error:
-                if error.status >= _SERVER_ERROR and not await self._speech.is_alive():
+                if not await self._speech.is_alive():  # vLLM tells in the middle of an answer that its core has died
                     raise self._lose(str(error)) from error
                 if error.status < _SERVER_ERROR or not left or self._gate.is_closed:
                     told = f"rollout {flight.request.id} could not be sampled: {error}"

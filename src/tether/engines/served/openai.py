@@ -50,13 +50,17 @@ class Openai(ServedOptions):
         """What the form of the endpoint allows."""
         return EngineCapabilities(logp=self.logp, token_versions=bool(self.reload_url), truncation=True, cpu=True)
 
+    def check(self) -> None:
+        """A server must be named."""
+        if not self.url:
+            raise ConfigError("engine 'openai' asks a server that runs: set engine.url, such as http://127.0.0.1:8000")
+
     def open(
         self, source: str, *, store: WeightStore, clock: Clock, device: str, lora: Lora | None = None
     ) -> ServedEngine:
         """The server at ``url``, looked at."""
         refuse_adapter(lora, "openai")
-        if not self.url:
-            raise ConfigError("engine 'openai' asks a server that runs: set engine.url, such as http://127.0.0.1:8000")
+        self.check()
         skeleton = load_skeleton(source, dtype=self.dtype)
         with spoken_by("openai", self.url):
             served = self._looked("/v1/models")["data"]

@@ -57,13 +57,17 @@ engine.top_k beside top_p = 0.9, min_p = 0
             in_flight=("finish", "keep", "recompute", "restart"),
         )
 
+    def check(self) -> None:
+        """A server must be named."""
+        if not self.url:
+            raise ConfigError("engine 'sglang' asks a server that runs: set engine.url, such as http://127.0.0.1:30000")
+
     def open(
         self, source: str, *, store: WeightStore, clock: Clock, device: str, lora: Lora | None = None
     ) -> ServedEngine:
         """The server at ``url``, looked at."""
         refuse_adapter(lora, "sglang")
-        if not self.url:
-            raise ConfigError("engine 'sglang' asks a server that runs: set engine.url, such as http://127.0.0.1:30000")
+        self.check()
         skeleton = load_skeleton(source, dtype=self.dtype)
         told = self._looked("/server_info")
         if (dtype := told.get("dtype", "auto")) not in ("auto", self.dtype):

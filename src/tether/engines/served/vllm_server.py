@@ -26,6 +26,8 @@ _LEAST_TEMPERATURE: Final = 0.01
 """vLLM takes anything between 0 and this for this."""
 _MOST_TEMPERATURE: Final = 2.0
 """Its server refuses more."""
+_LEAST_BATCHED: Final = 8192
+"""Tokens of a step, where prompts are read whole."""
 _NAME: Final = "tether"
 _EXTENSION: Final = f"tether_repacking.{repacking.Reloading.__name__}"
 _REPACKING: Final = repacking.Reloading.tether_reload.__name__
@@ -153,9 +155,18 @@ class VllmServer(ServedOptions):
             "--logprobs-mode=processed_logprobs",
             "--enable-scale-out",
             "--disable-uvicorn-access-log",
-            *(["--enforce-eager", f"--worker-extension-cls={_EXTENSION}"] if on_cpu else []),
+            *(self._on_cpu(skeleton) if on_cpu else []),
             *(["--return-sampling-mask"] if self.top_k and not on_cpu else []),
             *self.args,
+        ]
+
+    def _on_cpu(self, skeleton: LoadedModel) -> Sequence[str]:
+        return [
+            "--enforce-eager",
+            f"--worker-extension-cls={_EXTENSION}",
+            # rows have seeds, and a generator of a CPU cannot be put back, which reading a prompt in parts asks for
+            "--no-enable-chunked-prefill",
+            f"--max-num-batched-tokens={max(_LEAST_BATCHED, self.max_rows, skeleton.context)}",
         ]
 
     def _running(self, skeleton: LoadedModel, store: WeightStore) -> ServedEngine:
