@@ -176,3 +176,9 @@ def test_both_replays_go_together() -> None:
 def test_limits_that_are_none_are_refused_with_what_they_may_be(setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load("quickstart", [setting])
+
+
+def test_an_engine_that_could_with_other_options_is_not_offered_as_it_is() -> None:
+    settings = ("placement.kind=ray", "engine.kind=vllm-server", "algorithm.preset=grpo", "engine.top_p=0.9")
+    with pytest.raises(ConfigError, match="torch, vllm, vllm-server with other options"):
+        load("quickstart", (*settings, 'algorithm.replay=[{name="support"}]'))

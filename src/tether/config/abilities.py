@@ -36,9 +36,11 @@ def check_engine(recipe: Recipe) -> None:
     check_logp(engine.capabilities, engine)
     for ask in asks_of(recipe):
         if not ask.can(engine.capabilities):
-            able = ", ".join(kind for kind, can in known_capabilities().items() if ask.can(can)) or "none"
+            own = ENGINES.name_of(engine)
+            kinds = [kind for kind, can in known_capabilities().items() if ask.can(can)]
+            able = ", ".join(f"{kind} with other options" if kind == own else kind for kind in kinds) or "none"
             raise ConfigError(
-                f"engine {ENGINES.name_of(engine)!r} cannot {ask.what}, which {ask.because} asks for; engines that "
+                f"engine {own!r} cannot {ask.what}, which {ask.because} asks for; engines that "
                 f"can: {able}. Set engine.kind to one of them, or drop the setting"
             )
     _check_support(recipe)
