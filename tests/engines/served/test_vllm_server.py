@@ -28,7 +28,7 @@ from tether.records import Truncation
 from tether.weights.memory import MemoryStore
 
 from .places import MODEL, Place, ask, grown, run
-from .toy import babble, break_down, hang, hang_up, refuse, serving
+from .toy import babble, break_down, die, hang, hang_up, refuse, serving
 from .vllm_double import VllmDouble
 
 GENERATE = "/inference/v1/generate"
@@ -252,6 +252,21 @@ def test_a_server_that_is_well_and_answers_badly_is_an_error_with_its_words(faul
     double.faults[GENERATE] = faults
     with pytest.raises(RolloutError, match=f"rollout a could not be sampled: .*{GENERATE}.*{told}"):
         sampled(double)
+
+
+def test_a_server_whose_core_dies_in_the_middle_of_an_answer_is_lost_and_not_the_rollout() -> None:
+    double = VllmDouble()
+    double.faults[GENERATE] = [die]
+    with at(double) as place:
+
+        async def work() -> Any:
+            await place.engine.load(place.publish(0))
+            double.faults["/health"] = [break_down] * 9
+            with pytest.raises(EngineLostError, match="EngineCore encountered an issue"):
+                await place.engine.generate(ask())
+            return place.engine.version
+
+        assert run(place, work) == -1
 
 
 def test_a_server_that_says_nothing_is_lost_and_so_is_all_that_is_under_way() -> None:

@@ -189,6 +189,11 @@ async def babble(request: web.Request) -> web.StreamResponse:
     return web.Response(text="data: {half an\n\n", content_type="text/event-stream")
 
 
+async def die(request: web.Request) -> web.StreamResponse:
+    """Say in the middle of an answer, whose status was well, that there will be no more of it."""
+    return web.Response(text='data: {"error": "EngineCore encountered an issue"}\n\n', content_type="text/event-stream")
+
+
 async def hang_up(request: web.Request) -> web.StreamResponse:
     """Cut the connection after a first message of nothing."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
