@@ -153,6 +153,7 @@ class SglangDouble(Double):
         if body["mode"] not in ("abort", "retract", "in_place"):
             return self.complain(f"no mode {body['mode']}")
         self.mode, self.is_paused = body["mode"], True
+        self.waits_at = None
         if self.mode == "abort":
             self.is_aborting = True
             while self.rows:

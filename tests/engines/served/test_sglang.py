@@ -52,6 +52,7 @@ def test_weights_that_change_inside_a_completion_are_told_token_by_token(
 
         async def work() -> Any:
             await place.engine.load(place.publish(0))
+            double.waits_at = 4
             tasks = [asyncio.create_task(place.engine.generate(ask(f"r{i}", seed=i, max_tokens=60))) for i in range(8)]
             await grown(place, 3)
             await place.engine.load(place.publish(8), way)

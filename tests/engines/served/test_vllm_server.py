@@ -54,10 +54,12 @@ def sampled(double: VllmDouble, *requests: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("way", ["finish", "keep", "recompute", "restart"])
 def test_tokens_are_of_the_weights_that_they_say_in_every_way_of_loading(way: InFlight) -> None:
-    with at(VllmDouble()) as place:
+    double = VllmDouble()
+    with at(double) as place:
 
         async def work() -> Any:
             await place.engine.load(place.publish(0))
+            double.waits_at = None if way == "finish" else 4
             asked = [ask(f"r{i}", seed=i, max_tokens=80) for i in range(12)]
             tasks = [asyncio.create_task(place.engine.generate(request)) for request in asked]
             await grown(place, 3)

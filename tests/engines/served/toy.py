@@ -77,6 +77,8 @@ class Double:
     def __init__(self) -> None:
         self.key, self.label = 0.0, "default"
         self.is_paused = self.is_aborting = self.is_raw = False
+        self.waits_at: int | None = None
+        """How long rows grow before the next pause, if a test wants some to be under way then."""
         self.rows: list[Row] = []
         self.calls: list[str] = []
         self.bodies: list[Any] = []
@@ -105,7 +107,7 @@ class Double:
                 await asyncio.sleep(TICK_S)
                 if self.is_aborting:
                     row.finish = "abort"
-                elif self.is_paused:
+                elif self.is_paused or (self.waits_at is not None and len(row.ids) >= self.waits_at):
                     continue
                 else:
                     self.grow(row)

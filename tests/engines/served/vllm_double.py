@@ -133,6 +133,7 @@ class VllmDouble(Double):
         if (fault := await self.fault("/pause", request)) is not None:
             return fault
         self.mode, self.is_paused = request.query["mode"], True
+        self.waits_at = None
         if self.mode == "abort":
             self.is_aborting = True
             await asyncio.sleep(0.02)
