@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,15 @@ def test_show_prints_one_rollout_token_by_token(run):
     rows = [line.split() for line in result.output.splitlines()]
     assert ["1", r"\x1b[31m", "6", "0", "12", "yes", "-1.0000", "-1.5000", "-0.5000"] in rows
     assert ["2", "tool", "7", "8", "4", "no", "0.0000", "0.0000", "+0.0000"] in rows
+
+
+def test_show_says_of_how_many_ids_a_token_of_truncated_sampling_was_drawn(tmp_path):
+    cut = replace(sample("g0/0", logp=None), num_kept=np.array([7, 2, 0, 1], np.int32))
+    with RunWriter(tmp_path / "run") as writer:
+        writer.config({"recipe": "quickstart"})
+        writer.rollouts([cut])
+    rows = [line.split() for line in call(show.command, tmp_path / "run", "g0/0").output.splitlines()]
+    assert ["0", "0", "5", "0", "12", "yes", "-0.5000", "-", "-", "7", "ids"] in rows
 
 
 def test_show_of_a_rollout_that_the_trainer_never_evaluated(run):

@@ -79,6 +79,12 @@ def test_a_sample_comes_back_as_it_was_in_the_shortest_digits():
         assert getattr(getattr(again, name), "dtype", None) == getattr(getattr(sample(), name), "dtype", None)
 
 
+def test_of_how_many_ids_a_token_was_drawn_is_kept_where_it_is_known():
+    line = json.loads(to_line(sample_to_json(sample(num_kept=np.array([3, 1], np.int32)))))
+    assert sample_from_json(line).num_kept.tolist() == line["num_kept"] == [3, 1]
+    assert "num_kept" not in sample_to_json(sample())
+
+
 def test_a_sample_that_was_never_evaluated_has_no_mismatch():
     again = sample_from_json(json.loads(to_line(sample_to_json(sample(logp=None)))))
     assert again.mismatch is None

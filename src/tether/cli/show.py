@@ -81,7 +81,8 @@ def _show_one(console: Console, sample: Sample, by: By) -> None:
     console.print(line, soft_wrap=True)
     console.print(Text("colours     ", style="dim").append_text(_key(sample, by)), soft_wrap=True)
     table = _table("position", text=("token",))
-    for name in ("id", "version", "staleness", "trainable", "logp engine", "logp trainer", "d"):
+    kept = () if sample.num_kept is None else ("drawn of",)
+    for name in ("id", "version", "staleness", "trainable", "logp engine", "logp trainer", "d", *kept):
         table.add_column(name, justify="right", no_wrap=True)
     for position, style in enumerate(styles):
         table.add_row(*_token_row(sample, position, style))
@@ -100,6 +101,7 @@ def _token_row(sample: Sample, position: int, style: str) -> tuple[str | Text, .
         f"{sample.logp_behavior[position]:.4f}",
         "-" if logp is None else f"{logp[position]:.4f}",
         Text("-") if mismatch is None else Text(f"{mismatch[position]:+.4f}", style=style),
+        *(() if sample.num_kept is None else (f"{sample.num_kept[position]} ids",)),
     )
 
 

@@ -204,6 +204,8 @@ class Sample:
     trainable: NDArray[np.bool_]
     reward: float
     advantage: float
+    num_kept: Ints | None = None
+    """Of how many ids each token was drawn, where sampling was truncated and the engine told; 0 where it did not."""
 
     def __post_init__(self) -> None:
         arrays = {"token_texts": self.token_texts, **{name: getattr(self, name) for name in _ARRAYS}}
@@ -220,7 +222,7 @@ class Sample:
         return None if self.logp is None else self.logp - self.logp_behavior
 
 
-_ARRAYS: Final = ("token_ids", "logp_behavior", "logp", "version", "staleness", "trainable")
+_ARRAYS: Final = ("token_ids", "logp_behavior", "logp", "version", "staleness", "trainable", "num_kept")
 
 
 def sample_to_json(sample: Sample) -> dict[str, Any]:
@@ -241,6 +243,7 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
         "version": [int(v) for v in sample.version],
         "staleness": [int(s) for s in sample.staleness],
         "trainable": [int(t) for t in sample.trainable],
+        **({} if sample.num_kept is None else {"num_kept": [int(n) for n in sample.num_kept]}),
     }
 
 
@@ -260,6 +263,7 @@ def sample_from_json(line: Mapping[str, Any]) -> Sample:
         trainable=_array(line["trainable"], np.bool_),
         reward=check_finite("the reward", line["reward"]),
         advantage=check_finite("the advantage", line["advantage"]),
+        num_kept=_array(line["num_kept"], np.int32) if "num_kept" in line else None,
     )
 
 

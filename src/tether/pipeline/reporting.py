@@ -125,4 +125,5 @@ def sample_of(row: Row, number: int, report: StepReport, decode: Callable[[Seque
         trainable=np.full(len(ids), logp is not None, np.bool_),
         reward=row.rollout.reward,
         advantage=row.advantage,
+        num_kept=None if completion.kept is None else np.diff(completion.kept.starts).astype(np.int32),
     )
