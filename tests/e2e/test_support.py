@@ -37,7 +37,9 @@ def steps(folder: Path) -> list[dict[str, Any]]:
     return [{name: metric.value for name, metric in event.metrics.items()} for event in events]
 
 
-@pytest.mark.parametrize("way", ["finish", "keep", "recompute", "restart"])
+@pytest.mark.parametrize(
+    "way", ["keep", *(pytest.param(way, marks=pytest.mark.long) for way in ("finish", "recompute", "restart"))]
+)
 def test_truncated_rollouts_are_the_trainers_own_at_the_weights_that_sampled_them(way: str, tmp_path: Path) -> None:
     """Whatever happens to completions under way, and whichever policy stands in the ratio."""
     settings = ("algorithm.preset=grpo-old", *SMALL, *FULLY, *TOP_P, "old.strategy=snapshots")
@@ -50,6 +52,7 @@ def test_truncated_rollouts_are_the_trainers_own_at_the_weights_that_sampled_the
         assert "mismatch/lost_mass_mean" not in step
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["interruption", "evaluator"])
 def test_other_ways_to_old_log_probs_take_the_sets_too(strategy: str, tmp_path: Path) -> None:
     settings = ("algorithm.preset=grpo-old", *SMALL, *FULLY, *TOP_P, f"old.strategy={strategy}")
@@ -72,7 +75,8 @@ def test_the_first_ratios_are_one_with_the_replay_and_off_by_the_lost_mass_witho
     assert "Mass lost to truncation" not in (tmp_path / "replayed/report.html").read_text("utf-8")
 
 
-@pytest.mark.parametrize("way", ["keep", pytest.param("restart", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["keep", "restart"])
 def test_a_run_killed_with_kept_sets_in_flight_ends_as_the_run_that_never_died(way: str, tmp_path: Path) -> None:
     settings = (*QUICK, *FULLY, *TOP_P, f"pipeline.in_flight={way}", "checkpoint.every=1", "run.steps=4")
     killer = Killer()

@@ -20,11 +20,11 @@ from tether.placement.inline import Costs
 
 from .worlds import check, close, overtaken, random_schedule, random_world
 
-NUM_WORLDS = 600
-NUM_RESUMED = 200
+NUM_WORLDS = 400
+NUM_RESUMED = 120
 NUM_FORGOTTEN = 40
 NUM_WRONG = 25
-MANY = 9
+MANY = 13
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -185,7 +185,7 @@ def test_a_resumed_learner_goes_on_to_the_last_bit_from_the_adapter_alone(tmp_pa
     assert fingerprint(learner.loaded.model.state_dict()) == fingerprint(resumed.loaded.model.state_dict())
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ["tiny-moe", pytest.param("tiny-dense", marks=pytest.mark.long)])
 def test_a_run_trains_an_adapter_and_leaves_a_plain_model_with_the_adapter_beside(model, tmp_path):
     folder = train(recipe_of(model, "bfloat16", "pipeline.lag=1"), tmp_path / "run")
     assert RunView(folder).status == "finished"
@@ -275,6 +275,7 @@ def test_an_exported_run_is_the_model_with_the_adapter_merged_or_the_adapter_alo
         torch.testing.assert_close(elsewhere[name], tensor, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_a_run_of_all_weights_has_no_adapter_to_export(tmp_path):
     folder = train(recipe_of("tiny-dense", rank=0), tmp_path / "run")
     with pytest.raises(RunDirectoryError, match="trained all weights and has no adapter"):

@@ -143,6 +143,7 @@ def make_run(folder: Path, num_steps: int = 160, end: str = "finish", note: str 
             writer.event(Event(event="step", step=step, version=step, metrics=metrics_of(step, rng)))
             if step % 8 == 7:
                 distances = {"distance": 0.002, "allowed": 0.006, "abs_d_previous": 0.03}
+                distances["rerouted_share/engine-0"] = 0.006
                 measured = {f"probe/{name}": Metric(value) for name, value in distances.items()}
                 writer.event(Event(event="check", step=step, version=step, metrics=measured))
             if step % 20 == 0:

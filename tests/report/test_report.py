@@ -214,7 +214,10 @@ def run_of(folder, *steps: dict[str, float], algorithm: dict | None = None) -> R
         writer.config({"algorithm": algorithm or {}})
         for step, numbers in enumerate(steps, start=1):
             metrics = {name: Metric(value) for name, value in numbers.items()}
+            checked = {name: metrics.pop(name) for name in list(metrics) if name.startswith("probe/")}
             writer.event(Event(event="step", step=step, version=step, metrics=metrics))
+            if checked:
+                writer.event(Event(event="check", step=step, version=step, metrics=checked))
     return RunView(folder)
 
 
@@ -266,6 +269,7 @@ def test_a_box_of_what_the_recipe_has_not_is_left_out(tmp_path):
         "correction/tis/mean_weight": 1.0,
         "mismatch/policy_abs_mean": 0.1,
         "mismatch/lost_mass_mean": 0.02,
+        "probe/rerouted_share/engine-0": 0.006,
     }
     text = parse(write_report(run_of(tmp_path / "all", numbers).folder)).text
     assert all(panel.title in text for panel in PANELS if panel.is_optional)

@@ -70,7 +70,7 @@ class Agreement:
     >>> asked = {"scores": scores, "dtypes": ("bfloat16", "float32"), "tolerance": 40.0, "lengths": (4,)}
     >>> held = Agreement(engine=this + 0.003, **asked)
     >>> round(held.floor, 4), held.is_decidable, round(held.progress, 4), held.fault()
-    (0.01, True, 0.99, None)
+    (0.01, True, 1.0241, None)
     >>> Agreement(engine=before, **asked).fault()
     ('nearest', 'the engine stands 0% of the way from the version before to this one, |d| = 0.3 apart')
     """
