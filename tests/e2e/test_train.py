@@ -384,7 +384,11 @@ def test_an_error_in_an_evaluation_closes_the_books_too(tmp_path):
     assert len(run.steps) == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, *(pytest.param(other, marks=pytest.mark.long) for other in (signal.SIGTERM, signal.SIGHUP))],
+    ids=lambda s: s.name,
+)
 def test_a_signal_closes_the_books_keeps_the_weights_and_gives_the_shells_exit_code(tmp_path, number):
     script = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "

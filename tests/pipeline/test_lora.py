@@ -250,6 +250,7 @@ def test_an_evaluator_of_old_log_probs_scores_an_adapter_as_the_trainer_does():
         asyncio.run(evaluator_of(recipe_of("tiny-dense-sorting"), store, "cpu").load(publication))
 
 
+@pytest.mark.long
 def test_an_exported_run_is_the_model_with_the_adapter_merged_or_the_adapter_alone(tmp_path):
     """What the engine samples with an adapter beside its base is what the merged model says."""
     folder = train(recipe_of("tiny-dense", "float32", "pipeline.lag=1", "eval.prompts=0"), tmp_path / "run")

@@ -212,6 +212,7 @@ def test_rollouts_have_the_versions_and_rewards_that_they_have_inline(ray_here, 
     assert one == other
 
 
+@pytest.mark.long
 def test_an_adapter_alone_travels_between_processes_and_is_tried_before_training(ray_here, tmp_path):
     pytest.importorskip("peft")
     settings = ("model.lora_rank=4", "checks.prompts=2", "trainer.lr=0.01", "checkpoint.every=3")
