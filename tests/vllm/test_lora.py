@@ -134,15 +134,17 @@ def test_rows_under_way_go_on_with_the_adapter_that_comes(engine, monkeypatch):
 
 
 def test_an_adapter_of_another_base_or_shape_is_refused_and_the_one_before_goes_on(engine):
-    opened, store, source = engine
+    before_it, store, source = engine
+    core, skeleton = before_it._core, load_skeleton(source, dtype="float32")
+    opened = VllmEngine(core, skeleton, before_it._options, store=store, clock=FreeClock(), adapter=before_it._taken)
     sound = trainer(source)
     turn(sound, 7)
-    version = opened.version + 1
+    version = store._count.newest + 1
     asyncio.run(opened.load(store.publish(version, published(sound.model))))
     before = [made.logp.tolist() for made in asyncio.run(opened.answer(asked(1.0)))]
     number, other = store._count.number, MemoryStore("float32")
     other._count.number = number
-    opened._store = other
+    opened._holding._store = other
     elsewhere = other.publish(version + 1, published(trainer(f"{source}-sorting").model))
     with pytest.raises(ModelError, match="must meet the weights that it was trained on"):
         asyncio.run(opened.load(elsewhere))
@@ -150,7 +152,7 @@ def test_an_adapter_of_another_base_or_shape_is_refused_and_the_one_before_goes_
     smaller = other.publish(version + 2, published(trainer(source, Lora(rank=2)).model))
     with pytest.raises(ModelError, match="must fit the engine's model"):
         asyncio.run(opened.load(smaller))
-    opened._store = store
+    opened._holding._store = store
     assert opened.version == version
     assert [made.logp.tolist() for made in asyncio.run(opened.answer(asked(1.0)))] == before
 
