@@ -37,9 +37,10 @@ def test_a_preset_whose_inputs_nobody_provides_is_refused_with_what_is_missing(n
 @pytest.mark.long
 @pytest.mark.parametrize("name", RUNNING)
 def test_a_preset_trains_the_quickstart_for_three_steps(name, tmp_path):
-    folder = train(load("quickstart", [*SMALL, *NEEDED.get(name, []), f"algorithm.preset={name}"]), tmp_path / "run")
+    recipe = load("quickstart", [*SMALL, *NEEDED.get(name, []), f"algorithm.preset={name}"])
+    folder, each = train(recipe, tmp_path / "run"), recipe.pipeline.updates_per_batch
     steps = [event for event in RunView(folder).events if event.event == "step"]
-    assert [event.version for event in steps] == [1, 2, 3]
+    assert [event.version for event in steps] == [each, 2 * each, 3 * each]
     for event in steps:
         loss, norm = event.metrics["policy/loss"].value, event.metrics["policy/grad_norm"].value
         assert math.isfinite(loss)
