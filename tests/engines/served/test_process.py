@@ -95,6 +95,7 @@ def test_a_server_that_was_killed_is_started_anew_when_it_is_needed(tmp_path: Pa
     wait_gone(first)
     server.end()
     asyncio.run(ready(server))
+    assert not set(pids(tmp_path)) & set(first)
     server.end()
     server.gone()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from tether.engines.served.engine import ServedEngine
-from tether.engines.served.look import kind_of, look, spoken_by
+from tether.engines.served.look import kind_of, spoken_by
 from tether.engines.served.openai_speech import OpenaiSpeech
 from tether.engines.served.options import ServedOptions, refuse_adapter, servable_of
 from tether.engines.served.process import Running
@@ -63,7 +63,7 @@ class Openai(ServedOptions):
         self.check()
         skeleton = load_skeleton(source, dtype=self.dtype)
         with spoken_by("openai", self.url):
-            served = self._looked("/v1/models")["data"]
+            served = self.looked("/v1/models")["data"]
             model = self.model or served[0]["id"]
         if self.logp == "processed" and not (self.temperature in (0.0, 1.0) and self.truncation.is_none):
             self._check_processed(model)
@@ -78,7 +78,7 @@ class Openai(ServedOptions):
     def _check_processed(self, model: str) -> None:
         def top(prompt: tuple[int, ...], temperature: float, top_k: int) -> Sequence[float]:
             asked = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": temperature, "logprobs": 2}
-            answer = self._looked("/v1/completions", {**asked, **({"top_k": top_k} if top_k else {})})
+            answer = self.looked("/v1/completions", {**asked, **({"top_k": top_k} if top_k else {})})
             told = answer["choices"][0]["logprobs"]
             return [told["token_logprobs"][0], *sorted(told["top_logprobs"][0].values(), reverse=True)[:2]]
 
@@ -89,6 +89,3 @@ class Openai(ServedOptions):
                 f"{'the model' if kind == 'raw' else 'all ids'}; have it report processed ones, or set "
                 "engine.temperature = 1 and switch truncation off"
             )
-
-    def _looked(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        return look(self.url.rstrip("/") + path, body, self.key)

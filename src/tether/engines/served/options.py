@@ -14,6 +14,7 @@ from tether.engines.requests import Servable
 from tether.engines.served.client import Client
 from tether.engines.served.engine import Means, ServedEngine
 from tether.engines.served.folders import Folders
+from tether.engines.served.look import look
 from tether.engines.served.piece import Speech
 from tether.engines.served.process import Server
 from tether.errors import ConfigError
@@ -72,6 +73,10 @@ class ServedOptions(SamplingOptions):
         """Whether the server is on this machine, and sees its folders."""
         host = self.url.partition("//")[2].partition("/")[0]
         return not self.url or any(host == name or host.startswith(f"{name}:") for name in _LOCAL)
+
+    def looked(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """What the server at ``url`` answers before the engine is opened."""
+        return look(self.url.rstrip("/") + path, body, self.key)
 
     def client(self, where: Callable[[], str]) -> Client:
         """Asks a server; refused where the package for it is missing."""

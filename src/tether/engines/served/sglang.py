@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from tether.engines.served.engine import ServedEngine
-from tether.engines.served.look import kind_of, look
+from tether.engines.served.look import kind_of
 from tether.engines.served.options import ServedOptions, refuse_adapter, servable_of
 from tether.engines.served.process import Running
 from tether.engines.served.sglang_speech import SglangSpeech
@@ -69,7 +69,7 @@ engine.top_k beside top_p = 0.9, min_p = 0
         refuse_adapter(lora, "sglang")
         self.check()
         skeleton = load_skeleton(source, dtype=self.dtype)
-        told = self._looked("/server_info")
+        told = self.looked("/server_info")
         if (dtype := told.get("dtype", "auto")) not in ("auto", self.dtype):
             raise ConfigError(f"engine.dtype is {self.dtype}, and the server at {self.url} computes in {dtype}")
         can = self.capabilities
@@ -81,7 +81,7 @@ engine.top_k beside top_p = 0.9, min_p = 0
         return self.engine(client, speech, Running(self.url, self.start_s), self.folders(store, skeleton), servable)
 
     def _top(self, prompt: tuple[int, ...], temperature: float, top_k: int) -> Sequence[float]:
-        answer = self._looked(
+        answer = self.looked(
             "/generate",
             {
                 "input_ids": list(prompt),
@@ -97,6 +97,3 @@ engine.top_k beside top_p = 0.9, min_p = 0
         )
         told = answer["meta_info"]
         return [told["output_token_logprobs"][0][0], *(top[0] for top in told["output_top_logprobs"][0])]
-
-    def _looked(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        return look(self.url.rstrip("/") + path, body, self.key)

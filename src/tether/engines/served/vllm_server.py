@@ -12,7 +12,7 @@ from typing import Any, Final
 from tether.engines import repacking
 from tether.engines.room import cache_bytes, check_room
 from tether.engines.served.engine import ServedEngine
-from tether.engines.served.look import look, spoken_by
+from tether.engines.served.look import spoken_by
 from tether.engines.served.options import ServedOptions, refuse_adapter, servable_of
 from tether.engines.served.process import Own, Running
 from tether.engines.served.vllm_speech import VllmSpeech
@@ -208,6 +208,6 @@ class VllmServer(ServedOptions):
 
     def _looked(self, path: str) -> Any:
         try:
-            return look(self.url.rstrip("/") + path, key=self.key)
+            return self.looked(path)
         except ConfigError as error:
             raise ConfigError(f"{error}; a server for training is started with {_FLAGS}") from error
