@@ -185,6 +185,19 @@ def test_a_sound_engine_is_not_called_faulty_by_its_spread_in_a_thousand_looks()
         assert name_of(Agreement(engine=side(), **asked)) is None
 
 
+def test_a_prompt_whose_experts_change_on_one_side_only_is_no_fault_of_the_spread():
+    """All answers to it, an eighth of the tokens, are then as far apart as single tokens are on the other side."""
+    published, engine, wider = np.zeros(TOKENS, np.float32), noise(7), noise(8)
+    engine[: TOKENS // 8] += np.float32(12 * NOISE)
+    wider[-4:] = 12 * NOISE
+    scores = Scores(published=published, previous=None, current=None, wider=wider, narrower=None, apart=None)
+    found = Agreement(
+        engine=engine, scores=scores, dtypes=("bfloat16", "float32"), tolerance=3.0, lengths=(TOKENS,)
+    )
+    assert found.spread > 3.0 * np.quantile(np.abs(wider), 0.98) > found.spread / 3
+    assert name_of(found) is None
+
+
 def test_rounding_of_what_was_published_is_not_taken_for_weights_that_did_not_come():
     found: dict[bool, list[str | None]] = {True: [], False: []}
     for seed in range(400):
