@@ -191,9 +191,7 @@ def test_a_prompt_whose_experts_change_on_one_side_only_is_no_fault_of_the_sprea
     engine[: TOKENS // 8] += np.float32(12 * NOISE)
     wider[-4:] = 12 * NOISE
     scores = Scores(published=published, previous=None, current=None, wider=wider, narrower=None, apart=None)
-    found = Agreement(
-        engine=engine, scores=scores, dtypes=("bfloat16", "float32"), tolerance=3.0, lengths=(TOKENS,)
-    )
+    found = Agreement(engine=engine, scores=scores, dtypes=("bfloat16", "float32"), tolerance=3.0, lengths=(TOKENS,))
     assert found.spread > 3.0 * np.quantile(np.abs(wider), 0.98) > found.spread / 3
     assert name_of(found) is None
 
