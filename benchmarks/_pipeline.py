@@ -21,14 +21,14 @@ from tether.pipeline.packing import Row, Step, credited
 from tether.pipeline.pool import Pool
 from tether.pipeline.publisher import Publisher
 from tether.pipeline.rolling import Rolling
-from tether.pipeline.rollouts import Judge, Sampling
+from tether.pipeline.rollouts import Reader, Sampling
 from tether.pipeline.schedule import Schedule
 from tether.pipeline.selection import Selection
 from tether.pipeline.stopwatch import Stopwatch
 from tether.pipeline.timeline import Timeline
 from tether.pipeline.trainer import StepReport
 from tether.ports import Clock, EngineCapabilities, GenerationRequest, InFlight, Publication
-from tether.records import Completion, Group, Metric, Prompt
+from tether.records import Answer, Completion, Grade, Group, Judgement, Metric, Prompt
 from tether.weights.memory import MemoryStore
 
 Seconds = Callable[[str], float]
@@ -121,11 +121,12 @@ class Judged:
     def __init__(self, fails: int = 0, flat: int = 0) -> None:
         self._fails, self._flat = fails, flat
 
-    async def __call__(self, prompt: Prompt, text: str, id: str) -> float:
-        group, member = map(int, id.removeprefix("g").split("/"))
+    async def __call__(self, prompt: Prompt, answer: Answer) -> Judgement:
+        group, member = map(int, answer.id.removeprefix("g").split("/"))
         if self._fails and (31 * group + member) % self._fails == 0:
-            raise RewardError("no answer", rollout_id=id)
-        return 0.0 if self._flat and group % self._flat == 0 else float(member % 2)
+            raise RewardError("no answer", rollout_id=answer.id)
+        value = 0.0 if self._flat and group % self._flat == 0 else float(member % 2)
+        return Judgement(reward=value, grades={"it": Grade(value=value)}, is_right=value >= 1)
 
 
 def loops_of(
@@ -153,7 +154,7 @@ def loops_of(
         packing=BarePacking(advantage=GRPO(), token_budget=1, pad_id=0, device="cpu"),
         rolling=Rolling(
             pool=Pool(pool_of, rows, clock.now),
-            judge=Judge(lambda prompt, text: 0.0, lambda ids: "2 2", frozenset({1})),
+            reader=Reader(lambda ids: "2 2", frozenset({1})),
             score=judged or Judged(),
             buffer=GroupBuffer(schedule.slots, steps * schedule.prompts_per_step, schedule.window),
             ledger=ledger,

@@ -19,11 +19,12 @@ from tether.config.recipe import Recipe, load
 from tether.models.loading import LoadedModel, load_model
 from tether.models.policy import Policy
 from tether.pipeline.packing import pack
-from tether.pipeline.rollouts import Asked, Judge, Sampling, ask
+from tether.pipeline.rollouts import Asked, Reader, Sampling, ask
 from tether.pipeline.trainer import Trainer
 from tether.placement.inline import FreeClock, Inline
 from tether.records import Completion, Group, Rollout
 from tether.registry import ENGINES, REWARDS
+from tether.rewards.composition import alone
 from tether.tasks.prompts import PromptSource
 from tether.weights.memory import MemoryStore
 
@@ -48,28 +49,28 @@ def quickstart_groups(recipe: Recipe, loaded: LoadedModel) -> list[Group]:
         ("arithmetic", recipe.task), loaded.tokenizer, eos_ids=loaded.eos_ids, room=256, split="train", seed=0
     )
     asked = [ask(i, source(i), Sampling(seed=0, group_size=8, temperature=1.0, max_tokens=32), 0.0) for i in range(8)]
-    judge = Judge(REWARDS.build("exact"), loaded.tokenizer.decode, frozenset(loaded.eos_ids))
+    reader = Reader(loaded.tokenizer.decode, frozenset(loaded.eos_ids))
 
     async def sample() -> list:  # type: ignore[type-arg]
         await engine.load(store.publish(0, loaded.model.state_dict()))
         return await engine.answer([request for one in asked for request in one.requests])
 
     completions = Inline().run(sample())
-    return [group_of(one, judge, completions[8 * i : 8 * i + 8]) for i, one in enumerate(asked)]
+    return [group_of(one, reader, completions[8 * i : 8 * i + 8]) for i, one in enumerate(asked)]
 
 
-def group_of(asked: Asked, judge: Judge, completions: Sequence[Completion]) -> Group:
+def group_of(asked: Asked, reader: Reader, completions: Sequence[Completion]) -> Group:
     """A judged group; times play no part."""
-    rollouts = []
+    rollouts, rewards = [], alone(REWARDS.build("exact"), "exact")
     for request, completion in zip(asked.requests, completions, strict=True):
-        text, reward = judge.rollout(request, asked.prompt, completion)
+        answer = reader.answer(request.id, completion)
         rollouts.append(
             Rollout(
                 id=request.id,
                 prompt=asked.prompt,
                 completion=completion,
-                text=text,
-                reward=reward,
+                text=answer.text,
+                reward=rewards(asked.prompt, answer).reward,
                 started_s=0.0,
                 finished_s=0.0,
             )

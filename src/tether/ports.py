@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from tether.records import Completion, Prompt, Truncation
+from tether.records import Answer, Completion, Grade, Prompt, Truncation
 
 TRIAL = -1
 """Version of what is published before version 0 to see that it arrives: weights that nobody trains on."""
@@ -213,8 +213,8 @@ class WeightStore(Protocol):
 class Reward(Protocol):
     """Judges one answer."""
 
-    def __call__(self, prompt: Prompt, response: str) -> float:
-        """A finite number; higher is better."""
+    def __call__(self, prompt: Prompt, answer: Answer) -> float | Grade:
+        """A finite number, higher is better; or that with how it came about."""
         ...
 
 

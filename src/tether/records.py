@@ -33,6 +33,9 @@ class Prompt:
     token_ids: tuple[int, ...]
     reference: str
     """What the reward compares with; never shown to the policy."""
+    problem: str = ""
+    """Which problem it asks, the same each time that it is asked, such as ``dapo/7f3a``; empty where every index is
+    another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +143,45 @@ class Completion:
         return len(self.token_ids)
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a reward is asked about: a completion as text, without its end-of-sequence token."""
+
+    text: str
+    num_tokens: int = 0
+    """Of the completion, the end-of-sequence token included."""
+    is_cut: bool = False
+    """Whether it ended at the most tokens allowed, and not by itself."""
+    id: str = ""
+    """Of the rollout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grade:
+    """What one reward gave an answer, and how it came to it."""
+
+    value: float
+    """Before any weight."""
+    status: str = ""
+    """In a word, where the reward has such: ``correct``, ``wrong``, ``no_answer``, ``timeout``."""
+    extracted: str | None = None
+    """What was taken to be the final answer, by rewards that look for one."""
+    stage: str = ""
+    """What decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What all rewards together gave an answer."""
+
+    reward: float
+    """The weighted sum, which is trained on."""
+    grades: Mapping[str, Grade]
+    """Of each reward by its label."""
+    is_right: bool
+    """Whether the reward that decides this gave 1 or more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """One completion of a prompt, with its reward."""
@@ -150,6 +192,7 @@ class Rollout:
     text: str
     """The completion decoded, without the end-of-sequence token."""
     reward: float
+    """``judgement.reward``, where it was judged."""
     started_s: float
     """When its generation was asked for, on the run's clock."""
     finished_s: float
@@ -163,6 +206,8 @@ class Rollout:
     logp_old: Floats | None = None
     """``[L]`` the trainer's own log-probability of each token at the weights that sampled it, where a run acquired them
     while it sampled; NaN where it did not."""
+    judgement: Judgement | None = None
+    """How it came to its reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

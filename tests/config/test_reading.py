@@ -7,8 +7,8 @@ import pytest
 from tether.cli.console import print_recipe
 from tether.config.evaluate import EvaluationSettings
 from tether.config.overrides import parse
-from tether.config.parts import reward_of
 from tether.config.recipe import load
+from tether.config.rewarding import reward_of
 from tether.errors import ConfigError, UnknownNameError
 
 

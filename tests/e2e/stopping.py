@@ -30,13 +30,13 @@ AT = {"step": 2, "block": 8, "reward": 9, "capture": 2}
 def places() -> dict[str, tuple[type, str]]:
     from tether.engines.decoding import RowBatch
     from tether.pipeline.learner import LocalLearner
-    from tether.pipeline.rollouts import Judge
+    from tether.pipeline.rollouts import Reader
     from tether.pipeline.trainer import Trainer
 
     return {
         "step": (Trainer, "step"),
         "block": (RowBatch, "advance"),
-        "reward": (Judge, "text"),
+        "reward": (Reader, "text"),
         "capture": (LocalLearner, "captured"),
     }
 

@@ -21,18 +21,21 @@ from tether.pipeline.packing import Row, Step, credited
 from tether.pipeline.pool import Pool
 from tether.pipeline.publisher import Publisher
 from tether.pipeline.rolling import Rolling
-from tether.pipeline.rollouts import Judge, Sampling, Scorer, score_here
+from tether.pipeline.rollouts import Reader, Sampling, Scorer, score_here
 from tether.pipeline.schedule import Schedule
 from tether.pipeline.selection import Selection
 from tether.pipeline.stopwatch import Stopwatch
 from tether.pipeline.timeline import Timeline
 from tether.placement.inline import Costs, Inline
 from tether.ports import Reward
-from tether.records import Group, Prompt
+from tether.records import Answer, Grade, Group, Judgement, Prompt
+from tether.rewards.composition import alone
 
 from .making import CountingLearner, Manners, ScriptedEngine
 
-REWARD: Reward = lambda prompt, text: float(len(text) % 3)  # noqa: E731
+Numbers = Callable[[Prompt, str, str], Awaitable[float]]
+"""A number for a prompt, a text and a rollout's id."""
+REWARD: Reward = lambda prompt, answer: float(len(answer.text) % 3)  # noqa: E731
 
 
 def prompt(index: int) -> Prompt:
@@ -58,6 +61,16 @@ class BarePacking(Packing):
         lengths = [len(rollout.completion) for group in groups for rollout in group.rollouts]
         counts = Denominator(num_tokens=sum(lengths), num_sequences=sum(length > 0 for length in lengths))
         return BareStep(micro_batches=(), denominator=counts, groups=tuple(groups))
+
+
+def by_numbers(numbers: Numbers) -> Scorer:
+    """Scores by what a test says."""
+
+    async def score(prompt: Prompt, answer: Answer) -> Judgement:
+        value = await numbers(prompt, answer.text, answer.id)
+        return Judgement(reward=value, grades={"it": Grade(value=value)}, is_right=value >= 1)
+
+    return score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +102,7 @@ class World:
     manners: Manners = field(default_factory=Manners)
     skips: Sequence[int] = ()
     reward: Reward = REWARD
-    score: Scorer | None = None
+    score: Numbers | None = None
     faults: Faults = field(default_factory=Faults)
     selection: Selection = field(default_factory=Selection)
     stop_after: int = 0
@@ -139,8 +152,8 @@ class Run:
             packing=packing(advantage=GRPO(single="zero"), token_budget=30, pad_id=0, device="cpu"),
             rolling=Rolling(
                 pool=pool,
-                judge=Judge(world.reward, str, frozenset({1})),
-                score=world.score or score_here(world.reward),
+                reader=Reader(str, frozenset({1})),
+                score=score_here(alone(world.reward, "reward")) if world.score is None else by_numbers(world.score),
                 buffer=self.buffer,
                 ledger=self.ledger,
                 clock=clock,

@@ -5,7 +5,7 @@ import pytest
 from tether.errors import NonFiniteError, TetherError
 from tether.pipeline.books import check_balance
 from tether.pipeline.schedule import Schedule
-from tether.records import Prompt
+from tether.records import Answer, Prompt
 
 from .running import Run, World
 
@@ -73,7 +73,7 @@ def test_a_block_without_an_update_publishes_nothing_and_goes_on():
 def test_a_reward_that_raises_fails_its_rollout_and_its_group_goes_on_with_the_others():
     asked: list[str] = []
 
-    def reward(prompt: Prompt, text: str) -> float:
+    def reward(prompt: Prompt, answer: Answer) -> float:
         asked.append(prompt.id)
         if prompt.id == "p/3" and asked.count("p/3") == 2:
             raise KeyError("no such answer")

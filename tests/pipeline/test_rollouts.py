@@ -1,9 +1,12 @@
+import asyncio
+
 import pytest
 
 from tether.errors import RewardError
-from tether.pipeline.rollouts import Judge, Sampling, ask, seed_of
-from tether.records import Prompt
+from tether.pipeline.rollouts import Reader, Sampling, ask, score_here, seed_of
+from tether.records import Judgement, Prompt
 from tether.registry import REWARDS
+from tether.rewards.composition import alone
 
 from .making import completion_of
 
@@ -11,8 +14,12 @@ PROMPT = Prompt(id="p/0", text="1+1=", token_ids=(4, 5), reference="2")
 SAMPLING = Sampling(seed=3, group_size=4, temperature=0.7, max_tokens=9)
 
 
-def judge(reward) -> Judge:
-    return Judge(reward, lambda ids: " ".join(map(str, ids)), frozenset({1, 2}))
+READER = Reader(lambda ids: " ".join(map(str, ids)), frozenset({1, 2}))
+
+
+def judged(reward, request, completion) -> Judgement:
+    """By the one reward, as a run asks it."""
+    return asyncio.run(score_here(alone(reward, "it"))(PROMPT, READER.answer(request.id, completion)))
 
 
 def finished(ids, finish="stop"):
@@ -41,29 +48,33 @@ def test_seeds_of_evaluation_never_meet_those_of_training():
 
 def test_a_reward_sees_the_text_without_the_end_of_sequence_token():
     seen = []
-    watching = judge(lambda prompt, text: seen.append((prompt.id, text)) or 1.0)
+
+    def watching(prompt, answer):
+        seen.append((prompt.id, answer.text, answer.num_tokens))
+        return 1.0
+
     answers = [finished([5, 6, 1]), finished([5, 2]), finished([1]), finished([5, 1, 6, 1])]
     for request, answer in zip(ask(0, PROMPT, SAMPLING, 0.0).requests, answers, strict=True):
-        watching.rollout(request, PROMPT, answer)
-    assert seen == [("p/0", "5 6"), ("p/0", "5"), ("p/0", ""), ("p/0", "5 1 6")]
+        judged(watching, request, answer)
+    assert seen == [("p/0", "5 6", 3), ("p/0", "5", 2), ("p/0", "", 1), ("p/0", "5 1 6", 4)]
 
 
 def test_a_reward_that_needs_an_end_gives_0_to_a_completion_that_was_cut():
     request = ask(0, PROMPT, SAMPLING, 0.0).requests[0]
-    assert judge(REWARDS.build("exact")).rollout(request, PROMPT, finished([5, 6], "length")) == ("5 6", 0.0)
+    judgement = judged(REWARDS.build("exact"), request, finished([5, 6], "length"))
+    assert (judgement.reward, judgement.grades["it"].status, judgement.is_right) == (0.0, "cut", False)
 
 
 def test_a_reward_of_your_own_judges_a_completion_that_was_cut_as_it_is():
     request = ask(0, PROMPT, SAMPLING, 0.0).requests[0]
-    cut = judge(lambda prompt, text: -1.0).rollout(request, PROMPT, finished([5, 6], "length"))
-    assert cut == ("5 6", -1.0)
+    assert judged(lambda prompt, answer: -float(answer.is_cut), request, finished([5, 6], "length")).reward == -1.0
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), "1", None, [1.0, 2.0]])
 def test_a_reward_that_is_not_a_finite_number_is_refused_and_names_its_rollout(bad):
     request = ask(7, PROMPT, SAMPLING, 0.0).requests[2]
     with pytest.raises(RewardError, match="g7/2") as refused:
-        judge(lambda prompt, text: bad).rollout(request, PROMPT, finished([5, 1]))
+        judged(lambda prompt, answer: bad, request, finished([5, 1]))
     assert refused.value.rollout_id == "g7/2"
 
 
@@ -73,7 +84,7 @@ def test_a_reward_that_raises_names_its_rollout_and_what_it_raised():
 
     request = ask(7, PROMPT, SAMPLING, 0.0).requests[1]
     with pytest.raises(RewardError, match=r"g7/1.*ZeroDivisionError: three") as refused:
-        judge(broken).rollout(request, PROMPT, finished([5, 1]))
+        judged(broken, request, finished([5, 1]))
     assert refused.value.rollout_id == "g7/1"
     assert isinstance(refused.value.__cause__, ZeroDivisionError)
 
@@ -83,4 +94,4 @@ def test_an_interrupt_passes_through_a_reward():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        judge(stopped).rollout(ask(0, PROMPT, SAMPLING, 0.0).requests[0], PROMPT, finished([5, 1]))
+        judged(stopped, ask(0, PROMPT, SAMPLING, 0.0).requests[0], finished([5, 1]))

@@ -16,7 +16,7 @@ from tether.pipeline.packing import Step
 from tether.pipeline.pool import Pool
 from tether.pipeline.publisher import Publisher
 from tether.pipeline.rolling import Rolling
-from tether.pipeline.rollouts import Judge, Sampling
+from tether.pipeline.rollouts import Reader, Sampling
 from tether.pipeline.schedule import Schedule
 from tether.pipeline.selection import Selection
 from tether.pipeline.stopwatch import Stopwatch
@@ -33,7 +33,7 @@ from tether.placement.restarts import Restarts
 from tether.records import Prompt
 
 from .parts_on_ray import process
-from .small_engine import Moody, makers
+from .small_engine import makers, moody
 
 
 class SlowLearner(CountingLearner):
@@ -62,7 +62,7 @@ class Run:
         terms = (Deadlines(), Restarts(3, notices), notices)
         make = partial(EnginePart, makers(block_s), None, "cpu")
         self.engines = {f"engine-{n}": RayEngine(partial(self._start, f"engine-{n}", make), *terms) for n in range(2)}
-        self.rewards = RewardPool(partial(self._start, make=partial(RewardPart, Moody)), ["reward-0"], *terms)
+        self.rewards = RewardPool(partial(self._start, make=partial(RewardPart, moody)), ["reward-0"], *terms)
         for part in (*self.engines.values(), self.rewards):
             part.started()
         self.learner = SlowLearner(step_s)
@@ -72,7 +72,7 @@ class Run:
         self.pool = Pool(self.engines, rows, clock.now)
         self.rolling = Rolling(
             pool=self.pool,
-            judge=Judge(Moody(), lambda ids: mood, frozenset({1})),
+            reader=Reader(lambda ids: mood, frozenset({1})),
             score=self.rewards.score,
             buffer=self.buffer,
             ledger=self.ledger,

@@ -14,7 +14,8 @@ import numpy as np
 from tether.errors import EngineLostError, NonFiniteError
 from tether.placement.parts import Makers
 from tether.ports import Clock, EngineCapabilities, GenerationRequest, InFlight, Publication, WeightStore
-from tether.records import Completion, Prompt
+from tether.records import Answer, Completion, Prompt
+from tether.rewards.composition import Composition, alone
 
 BLOCK = 8
 """Tokens between two moments at which it gives way."""
@@ -90,8 +91,8 @@ def completion(row: Sequence[int], finish: Any) -> Completion:
 class Moody:
     """A reward that does what the response says."""
 
-    def __call__(self, prompt: Prompt, response: str) -> float:
-        mood, _, about = response.partition(" ")
+    def __call__(self, prompt: Prompt, answer: Answer) -> float:
+        mood, _, about = answer.text.partition(" ")
         if mood == "hang":
             time.sleep(600)
         if mood == "die":
@@ -106,8 +107,12 @@ class Moody:
         return float(os.getpid()) if mood == "pid" else 1.0
 
 
+def moody() -> Composition:
+    return alone(Moody(), "moody")
+
+
 def makers(block_s: float = 0.02) -> Makers:
-    return Makers(learner=_nobody, engine=_Made(block_s), reward=Moody, dtype="float32", device="cpu")
+    return Makers(learner=_nobody, engine=_Made(block_s), rewards=moody, dtype="float32", device="cpu")
 
 
 def _nobody(*_: object) -> Any:

@@ -17,16 +17,16 @@ from tether.placement.deadlines import Deadlines
 from tether.placement.parts import Notices
 from tether.placement.ray_rewards import AT_ONCE, RewardPart, RewardPool
 from tether.placement.restarts import Restarts
-from tether.records import Prompt
+from tether.records import Answer, Prompt
 
 from .parts_on_ray import is_alive, process
-from .small_engine import Moody
+from .small_engine import moody
 
 PROMPT = Prompt(id="p", text="?", token_ids=(1,), reference="!")
 
 
 def start(name: str):
-    return process(name, partial(RewardPart, Moody))
+    return process(name, partial(RewardPart, moody))
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def ask(pool: RewardPool, *responses: str, within_s: float = 60.0):
     async def main():
         async def one(n, response):
             async with asyncio.timeout(within_s if response.startswith("hang") else 60.0):
-                return await pool.score(PROMPT, response, f"g0/{n}")
+                return (await pool.score(PROMPT, Answer(response, id=f"g0/{n}"))).reward
 
         return await asyncio.gather(*(one(n, response) for n, response in enumerate(responses)), return_exceptions=True)
 
@@ -76,7 +76,7 @@ def test_an_error_of_the_reward_comes_back_as_such_with_its_rollout(two):
 
 def test_a_worker_has_a_few_in_hand_and_the_others_wait_here(two):
     async def main():
-        asked = [asyncio.create_task(two.score(PROMPT, "nap 0.02", f"g{n}/0")) for n in range(60)]
+        asked = [asyncio.create_task(two.score(PROMPT, Answer("nap 0.02", id=f"g{n}/0"))) for n in range(60)]
         most = 0
         while not all(task.done() for task in asked):
             await asyncio.sleep(0.005)
@@ -92,7 +92,7 @@ def test_a_slow_reward_does_not_keep_what_is_done_waiting(two):
         done = []
 
         async def one(n, nap):
-            await two.score(PROMPT, f"nap {nap}", f"g{n}/0")
+            await two.score(PROMPT, Answer(f"nap {nap}", id=f"g{n}/0"))
             done.append(time.perf_counter() - began)
 
         began = time.perf_counter()
@@ -117,12 +117,12 @@ def test_a_reward_that_hangs_costs_its_own_rollout_and_its_worker(ray_here):
 
 def test_one_that_gives_up_while_it_waits_ends_nobody(ray_here):
     async def main():
-        napping = asyncio.create_task(pool.score(PROMPT, "nap 1.0", "g0/0"))
-        waiting = [asyncio.create_task(pool.score(PROMPT, "fine", f"g0/{n}")) for n in range(1, 9)]
+        napping = asyncio.create_task(pool.score(PROMPT, Answer("nap 1.0", id="g0/0")))
+        waiting = [asyncio.create_task(pool.score(PROMPT, Answer("fine", id=f"g0/{n}"))) for n in range(1, 9)]
         await asyncio.sleep(0.3)
         for task in waiting:
             task.cancel()
-        return await napping, await pool.score(PROMPT, "pid", "g1/0")
+        return (await napping).reward, (await pool.score(PROMPT, Answer("pid", id="g1/0"))).reward
 
     with opened() as (pool, _):
         assert asyncio.run(main()) == (1.0, pool._workers["reward-0"].process.facts["pid"])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tether.records import Prompt
+from tether.records import Answer, Prompt
 from tether.registry import REWARDS
 from tether.rewards.exact import Exact
 from tether.tasks.arithmetic import Arithmetic
@@ -32,18 +32,18 @@ def prompt_with(reference):
     ],
 )
 def test_only_the_right_last_value_is_worth_one(response, reward):
-    assert Exact()(prompt_with("5"), response) == reward
+    assert Exact()(prompt_with("5"), Answer(response)).value == reward
 
 
 @given(st.integers(0, 10**6), st.text(max_size=20))
 def test_what_stands_before_the_last_comma_does_not_count(index, before):
     problem = Arithmetic().problem("train", 0, index)
-    assert Exact()(prompt_with(problem.reference), f"{before},{problem.reference}") == 1.0
-    assert Exact()(prompt_with(problem.reference), problem.demonstration) == 1.0
+    assert Exact()(prompt_with(problem.reference), Answer(f"{before},{problem.reference}")).value == 1.0
+    assert Exact()(prompt_with(problem.reference), Answer(problem.demonstration)).value == 1.0
 
 
 def test_response_is_never_evaluated():
-    assert Exact()(prompt_with("5"), "2+3") == 0.0
+    assert Exact()(prompt_with("5"), Answer("2+3")).value == 0.0
 
 
 def test_exact_is_found_by_its_name():

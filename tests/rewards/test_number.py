@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tether.errors import DataError
-from tether.records import Prompt
+from tether.records import Answer, Prompt
 from tether.registry import REWARDS
 from tether.rewards.number import Number, last_number
 
@@ -38,7 +38,7 @@ def prompt_with(reference):
     ],
 )
 def test_only_the_right_last_number_is_worth_one(response, reward):
-    assert Number()(prompt_with("12"), response) == reward
+    assert Number()(prompt_with("12"), Answer(response)).value == reward
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_cut_completion_is_never_asked_about():
 
 def test_a_reference_without_a_number_is_refused():
     with pytest.raises(DataError, match="the reference 'twelve' has none"):
-        Number()(prompt_with("twelve"), "12")
+        Number()(prompt_with("twelve"), Answer("12"))
 
 
 def test_reward_is_found_by_its_name():

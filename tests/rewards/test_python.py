@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from tether.errors import ConfigError
-from tether.records import Prompt
+from tether.records import Answer, Prompt
 from tether.registry import REWARDS
 from tether.rewards.python import Python
 
@@ -14,7 +14,7 @@ HERE = "tests.rewards.judges"
 
 
 def test_function_is_called_with_prompt_and_response():
-    assert REWARDS.build("python", path=f"{HERE}:length")(PROMPT, "1,2") == 3
+    assert REWARDS.build("python", path=f"{HERE}:length")(PROMPT, Answer("1,2")) == 3
 
 
 @pytest.mark.parametrize(

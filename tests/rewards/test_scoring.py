@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tether.errors import RewardError
-from tether.records import Prompt
+from tether.records import Answer, Grade, Prompt
 from tether.rewards.python import Python
-from tether.rewards.scoring import LARGEST, score
+from tether.rewards.scoring import LARGEST, grade
 
 PROMPT = Prompt(id="arithmetic/train/0/7", text="1+2=", token_ids=(1,), reference="3")
 
@@ -23,14 +23,14 @@ def giving(value):
 
 @given(st.floats(-LARGEST, LARGEST) | st.integers(-(2**53), 2**53) | st.booleans())
 def test_any_number_within_the_limit_becomes_a_float(value):
-    result = score(giving(value), PROMPT, "3", "g0/0")
+    result = grade(giving(value), PROMPT, Answer("3", id="g0/0")).value
     assert type(result) is float
     assert result == value
 
 
 @pytest.mark.parametrize("value", [np.float32(0.5), np.array(0.5), np.array([0.5]), torch.tensor(0.5)])
 def test_single_numbers_of_numpy_and_torch_are_numbers(value):
-    assert score(giving(value), PROMPT, "3", "g0/0") == 0.5
+    assert grade(giving(value), PROMPT, Answer("3", id="g0/0")) == Grade(value=0.5)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_anything_else_is_refused_naming_rollout_and_prompt(value):
     with pytest.raises(
         RewardError, match=r"finite number; for rollout g4/1 of prompt arithmetic/train/0/7 reward .*gave"
     ):
-        score(giving(value), PROMPT, "3", "g4/1")
+        grade(giving(value), PROMPT, Answer("3", id="g4/1"))
 
 
 def test_exception_of_a_reward_is_named_and_chained():
@@ -49,7 +49,7 @@ def test_exception_of_a_reward_is_named_and_chained():
     with pytest.raises(
         RewardError, match=r"rollout g4/1 .*judges:broken raised ZeroDivisionError: no luck.*'1,2'"
     ) as caught:
-        score(reward, PROMPT, "1,2", "g4/1")
+        grade(reward, PROMPT, Answer("1,2", id="g4/1"))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
@@ -60,7 +60,7 @@ def test_a_reward_that_leaves_the_program_is_named_and_chained():
     with pytest.raises(
         RewardError, match=r"for rollout g4/1 .* raised SystemExit: 3; the response was '1,2'"
     ) as caught:
-        score(leaving, PROMPT, "1,2", "g4/1")
+        grade(leaving, PROMPT, Answer("1,2", id="g4/1"))
     assert isinstance(caught.value.__cause__, SystemExit)
 
 
@@ -92,19 +92,19 @@ class Endless(float):
 )
 def test_whatever_cannot_be_made_a_float_is_refused_and_never_raises_its_own_error(value):
     with pytest.raises(RewardError, match=r"must be a finite number; for rollout g4/1 .* gave .*; return 0\.0 for"):
-        score(giving(value), PROMPT, "3", "g4/1")
+        grade(giving(value), PROMPT, Answer("3", id="g4/1"))
 
 
 def test_a_value_that_cannot_be_shown_is_named_by_its_type():
     for value, kind in ((10**5000, "int"), (Stubborn(), "Stubborn")):
         with pytest.raises(RewardError, match=f"gave a {kind} that cannot be shown"):
-            score(giving(value), PROMPT, "3", "g4/1")
+            grade(giving(value), PROMPT, Answer("3", id="g4/1"))
 
 
 @pytest.mark.parametrize("value", [1.1e30, -1e31, 1e308, 10.0**300])
 def test_a_reward_that_would_leave_float32_is_refused(value):
     with pytest.raises(RewardError, match=r"must lie within \+-1e\+30; for rollout g4/1 .*; scale it, 0 to 1 is usual"):
-        score(giving(value), PROMPT, "3", "g4/1")
+        grade(giving(value), PROMPT, Answer("3", id="g4/1"))
 
 
 def test_interruption_is_not_taken_for_a_fault_of_the_reward():
@@ -112,4 +112,4 @@ def test_interruption_is_not_taken_for_a_fault_of_the_reward():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        score(interrupted, PROMPT, "3", "g0/0")
+        grade(interrupted, PROMPT, Answer("3", id="g0/0"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tether.errors import ConfigError
 from tether.models.tiny import ALPHABET
-from tether.records import Prompt
+from tether.records import Answer, Prompt
 from tether.registry import REWARDS, TASKS
 from tether.tasks.sorting import Pupil, Sorting
 from tether.tasks.task import Task
@@ -74,7 +74,7 @@ def test_only_the_whole_answer_is_worth_one():
     exact = REWARDS.build(Sorting().reward)
     prompt = Prompt(id="sorting/train/0/0", text="31415:", token_ids=(1,), reference="11345")
     answers = {"11345": 1.0, "1134": 0.0, "113455": 0.0, "1345": 0.0, "31415": 0.0, "5": 0.0, "": 0.0}
-    assert {answer: exact(prompt, answer) for answer in answers} == answers
+    assert {answer: exact(prompt, Answer(answer)).value for answer in answers} == answers
 
 
 @pytest.mark.parametrize(

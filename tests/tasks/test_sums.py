@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tether.config.parts import criterion_of
+from tether.config.rewarding import criterion_of
 from tether.errors import ConfigError
-from tether.records import Prompt
+from tether.records import Answer, Prompt
 from tether.registry import REWARDS, TASKS
 from tether.rewards.exact import Exact
 from tether.rewards.number import Number
@@ -67,7 +67,10 @@ def test_reference_is_the_result_and_never_negative(task, split, seed, index):
     assert int(problem.reference) == eval(f"{left}{operator}{right}") >= 0
     assert {left, right} <= set(range(1, task.largest + 1))
     assert operator in task.operators
-    assert Number()(dataclasses.replace(PROMPT, reference=problem.reference), f"It is {problem.reference}.") == 1.0
+    assert (
+        Number()(dataclasses.replace(PROMPT, reference=problem.reference), Answer(f"It is {problem.reference}.")).value
+        == 1.0
+    )
 
 
 def test_every_operator_occurs_as_often():
@@ -110,5 +113,5 @@ def test_task_is_found_by_its_name_and_names_its_reward():
 
 
 def test_accuracy_is_measured_by_the_criterion_of_the_task_and_by_exact_where_it_names_none():
-    assert criterion_of(Sums(reward="exact")) == Number()
-    assert criterion_of(Arithmetic(reward="number")) == Exact()
+    assert criterion_of(Sums(reward="exact")).parts[0].reward == Number()
+    assert criterion_of(Arithmetic(reward="number")).parts[0].reward == Exact()

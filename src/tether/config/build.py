@@ -9,9 +9,10 @@ from pathlib import Path
 
 from tether.config.abilities import check_opened
 from tether.config.learning import makers_of, routing_of, support_of
-from tether.config.parts import device_of, judge_of, prompts_of, reward_of
+from tether.config.parts import device_of, prompts_of, reader_of
 from tether.config.recipe import Recipe
 from tether.config.resume import ResumePlan, locked, roll_back
+from tether.config.rewarding import rewards_of
 from tether.journal.ledger import Ledger
 from tether.journal.reader import RunView
 from tether.journal.writer import RunWriter, check_unused
@@ -42,7 +43,7 @@ NUM_SAMPLINGS = 20
 
 def check(recipe: Recipe, out: Path | None = None) -> None:
     """What can be refused without loading a model: the reward, the model's place, the device, the run directory."""
-    reward_of(recipe.task.reward)
+    rewards_of(recipe.reward, recipe.task)
     for source in (recipe.model.path, recipe.model.reference):
         if source:
             resolve_source(source)
@@ -103,7 +104,7 @@ def build(
     """Wire a run. Everything that can be refused is refused here, before any long work and before the run directory
     is touched."""
     learner, engines, clock = parts.learner, parts.engines, parts.clock
-    reward_of(recipe.task.reward)
+    rewards_of(recipe.reward, recipe.task)
     task, max_tokens = (recipe.task_name, recipe.task), recipe.engine.max_tokens
     prompts = prompts_of(task, parts.vocabulary, max_tokens, "train", recipe.run.seed)
     for index in range(min(FIRST_PROMPTS, recipe.run.steps * recipe.pipeline.prompts_per_step)):
@@ -149,7 +150,7 @@ def _loops(
     ledger = Ledger(writer.ledger)
     rolling = Rolling(
         pool=pool,
-        judge=judge_of(parts.vocabulary, reward_of(recipe.task.reward)),
+        reader=reader_of(parts.vocabulary),
         score=parts.score,
         buffer=GroupBuffer(schedule.slots, recipe.run.steps * schedule.prompts_per_step, schedule.window),
         ledger=ledger,

@@ -9,7 +9,8 @@ from typing import Any
 
 from tether.config.bind import plugin
 from tether.config.overrides import parse
-from tether.config.parts import correct_by, criterion_of, device_of, evaluation_set, judge_of, prompts_of
+from tether.config.parts import correct_by, device_of, evaluation_set, prompts_of, reader_of
+from tether.config.rewarding import criterion_of
 from tether.engines.torch import Torch
 from tether.errors import ConfigError, ModelError
 from tether.evals.runner import EvalOptions, Evaluator
@@ -61,8 +62,7 @@ def evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     engine = Torch(dtype=settings.dtype, max_tokens=max_tokens).open(
         model, store=store, clock=FreeClock(), device=device
     )
-    judge = judge_of(loaded, criterion_of(task))
-    evaluator = Evaluator(engine, store, prompts, requests, correct_by(judge))
+    evaluator = Evaluator(engine, store, prompts, requests, correct_by(reader_of(loaded), criterion_of(task)))
     result = asyncio.run(evaluator(0, loaded.model.state_dict()))
     metrics = {name.removeprefix("eval/"): metric.value for name, metric in result.metrics().items()}
     about = {"model": model, "task": table["name"], "n": settings.count, "seed": settings.seed, "dtype": settings.dtype}

@@ -7,8 +7,9 @@ from functools import partial
 
 from torch import Tensor
 
-from tether.config.parts import correct_by, criterion_of, evaluation_set, judge_of, prompts_of, reward_of
+from tether.config.parts import correct_by, evaluation_set, prompts_of, reader_of
 from tether.config.recipe import Recipe
+from tether.config.rewarding import criterion_of, rewards_of
 from tether.core.algorithm import Algorithm
 from tether.engines.torch import Torch
 from tether.errors import ConfigError
@@ -37,7 +38,7 @@ def makers_of(recipe: Recipe, device: str) -> Makers:
     return Makers(
         learner=partial(learner_of, recipe),
         engine=partial(engine_of, recipe),
-        reward=partial(reward_of, recipe.task.reward),
+        rewards=partial(rewards_of, recipe.reward, recipe.task),
         dtype=recipe.engine.dtype,
         device=device,
         evaluator=None
@@ -190,5 +191,4 @@ def _evaluator(
     engine = _embedded(recipe.engine).open(
         recipe.model.path, store=store, clock=FreeClock(), device=device, lora=recipe.model.lora
     )
-    judge = judge_of(loaded, criterion_of(recipe.task))
-    return Evaluator(engine, store, prompts, requests, correct_by(judge))
+    return Evaluator(engine, store, prompts, requests, correct_by(reader_of(loaded), criterion_of(recipe.task)))

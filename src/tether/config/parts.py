@@ -1,4 +1,4 @@
-"""The parts that a run and an evaluation share: device, reward, judge, prompts."""
+"""The parts that a run and an evaluation share: device, reader, prompts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from tether.config.bind import plugin
 from tether.errors import ConfigError
 from tether.evals.runner import IsCorrect
 from tether.models.loading import Vocabulary
-from tether.pipeline.rollouts import Judge, seed_of
-from tether.ports import GenerationRequest, Reward
+from tether.pipeline.rollouts import Reader, seed_of
+from tether.ports import GenerationRequest
 from tether.records import Completion, Prompt
-from tether.registry import REWARDS
+from tether.rewards.composition import Composition
 from tether.tasks.prompts import PromptSource
 from tether.tasks.task import Split, Task
 
@@ -31,30 +30,15 @@ def device_of(asked: str) -> str:
     return asked
 
 
-def reward_of(name: str) -> Reward:
-    """A reward by registered name, or a callable by ``package.module:function``."""
-    if name == "python":
-        raise ConfigError("task.reward = 'python' does not say which function; give its place, package.module:function")
-    table = {"name": "python", "path": name} if ":" in name else {"name": name}
-    reward: Reward = plugin(REWARDS, table, "task.reward")
-    return reward
-
-
-def criterion_of(task: Task) -> Reward:
-    """The reward that accuracy is measured by, 1 being right: the one the task names, or ``exact`` if it names none."""
-    criterion: Reward = REWARDS.build(getattr(task, "criterion", "exact"))
-    return criterion
-
-
-def judge_of(vocabulary: Vocabulary, reward: Reward) -> Judge:
-    """Decoding and scoring with a model's tokenizer."""
+def reader_of(vocabulary: Vocabulary) -> Reader:
+    """Decoding with a model's tokenizer."""
 
     def decode(ids: Sequence[int]) -> str:
         return str(
             vocabulary.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
 
-    return Judge(reward, decode, frozenset(vocabulary.eos_ids))
+    return Reader(decode, frozenset(vocabulary.eos_ids))
 
 
 def prompts_of(
@@ -83,10 +67,10 @@ def evaluation_set(
     return prompts, requests
 
 
-def correct_by(judge: Judge) -> IsCorrect:
-    """The accuracy's criterion: the judge's reward is 1, whatever the run is trained on."""
+def correct_by(reader: Reader, criterion: Composition) -> IsCorrect:
+    """The accuracy's criterion, whatever the run is trained on."""
 
     def is_correct(request: GenerationRequest, prompt: Prompt, completion: Completion) -> bool:
-        return judge.rollout(request, prompt, completion)[1] >= 1.0
+        return criterion(prompt, reader.answer(request.id, completion)).is_right
 
     return is_correct

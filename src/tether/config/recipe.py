@@ -13,6 +13,7 @@ from tether.config.abilities import check_engine, engine_doubts_of
 from tether.config.bind import bind, describe, describe_plugin, named, plugin
 from tether.config.overrides import apply, expand
 from tether.config.review import check_algorithm, check_old, doubts_of
+from tether.config.rewarding import bind_rewards, describe_rewards
 from tether.config.toml import read_toml
 from tether.core.algorithm import Algorithm
 from tether.errors import ConfigError
@@ -29,6 +30,7 @@ from tether.placement.inline import Inline
 from tether.placement.ray import Ray
 from tether.ports import EngineOptions
 from tether.registry import ENGINES, RULES, TASKS
+from tether.rewards.composition import Composition
 from tether.tasks.task import Task
 
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
@@ -37,7 +39,8 @@ MOST_STEPS = 10**9
 MOST_RANK = 4096
 PLACEMENTS: Mapping[str, type[Inline] | type[Ray]] = {"inline": Inline, "ray": Ray}
 TABLES = (
-    *("run", "model", "task", "engine", "pipeline", "selection", "faults", "algorithm", "trainer", "eval"),
+    *("run", "model", "task", "reward", "engine", "pipeline", "selection", "faults"),
+    *("algorithm", "trainer", "eval"),
     *("old", "checkpoint", "checks", "placement"),
 )
 
@@ -112,6 +115,8 @@ class Recipe:
     model: ModelOptions
     task_name: str
     task: Task
+    reward: Composition | None
+    """What is trained on; ``None``: the reward that the task names."""
     engine: EngineOptions
     """A plug-in of the engines' room."""
     pipeline: Schedule
@@ -151,6 +156,7 @@ class Recipe:
             "run": describe(self.run),
             "model": describe(self.model),
             "task": describe_plugin(TASKS, self.task),
+            "reward": describe_rewards(self.reward),
             "engine": describe_plugin(ENGINES, self.engine, "kind"),
             "pipeline": describe(self.pipeline),
             "selection": describe(self.selection),
@@ -217,6 +223,7 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
         model=bind(ModelOptions, get["model"], "model"),
         task_name=task["name"],
         task=plugin(TASKS, task, "task"),
+        reward=bind_rewards(get["reward"]),
         engine=bound_engine,
         pipeline=bind(Schedule, get["pipeline"], "pipeline"),
         selection=bind(Selection, get["selection"], "selection"),

@@ -155,7 +155,7 @@ class Controller:
                 "look at the ledger for what filtered them"
             )
         if self.samples and (number == 1 or number % self.samples_every == 0):
-            decode = self.loops.rolling.judge.decode
+            decode = self.loops.rolling.reader.decode
             self.writer.rollouts([sample_of(row, number, report, decode) for row in _spread(step, self.samples)])
         for message in self.alarms.look(metrics):
             self.warn(message)

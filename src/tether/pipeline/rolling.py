@@ -17,7 +17,7 @@ from tether.pipeline.buffer import GroupBuffer
 from tether.pipeline.faults import LEAST_SURVIVORS, Faults
 from tether.pipeline.old_policy import Evaluator
 from tether.pipeline.pool import Pool
-from tether.pipeline.rollouts import Asked, Judge, Scorer
+from tether.pipeline.rollouts import Asked, Reader, Scorer
 from tether.pipeline.selection import FLAT, TOO_FEW, Selection
 from tether.pipeline.timeline import Timeline
 from tether.ports import Clock, GenerationRequest
@@ -94,7 +94,7 @@ class Rolling:
     """Everything that is under way between asking for a group and the buffer."""
 
     pool: Pool
-    judge: Judge
+    reader: Reader
     score: Scorer
     buffer: GroupBuffer
     ledger: Ledger
@@ -210,12 +210,11 @@ class Rolling:
 
     async def _judge(self, group: Underway, member: Member, completion: Completion) -> None:
         request, asked = member.request, group.asked
-        text, reward = self.judge.text(completion), 0.0
+        answer = self.reader.answer(request.id, completion)
         try:
             async with asyncio.timeout_at(member.sampled_s + self.faults.reward_s):
                 await self.clock.until(member.judged_s)
-                if not self.judge.is_cut(completion):
-                    reward = await self.score(asked.prompt, text, request.id)
+                judgement = await self.score(asked.prompt, answer)
         except RewardError as error:
             self._fail(member, "reward", str(error), error)
             return
@@ -224,7 +223,7 @@ class Rolling:
                 member,
                 "reward-deadline",
                 f"the reward of rollout {request.id} was not there after faults.reward_s = {self.faults.reward_s:g} "
-                f"seconds; the response was {text!r}",
+                f"seconds; the response was {answer.text!r}",
             )
             return
         now = self.clock.now()
@@ -232,8 +231,9 @@ class Rolling:
             id=request.id,
             prompt=asked.prompt,
             completion=completion,
-            text=text,
-            reward=reward,
+            text=answer.text,
+            reward=judgement.reward,
+            judgement=judgement,
             started_s=asked.started_s,
             finished_s=now,
             sampled_s=member.sampled_s,

@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from tether.ports import GenerationRequest, Reward
-from tether.records import Completion, Prompt, Truncation
-from tether.rewards.scoring import score
+from tether.ports import GenerationRequest
+from tether.records import Answer, Completion, Judgement, Prompt, Truncation
+from tether.rewards.composition import Composition
 
-Scorer = Callable[[Prompt, str, str], Awaitable[float]]
-"""Prompt, text and rollout id to a reward; raises ``RewardError`` naming the rollout."""
+Scorer = Callable[[Prompt, Answer], Awaitable[Judgement]]
+"""Asks all rewards about an answer; raises ``RewardError`` naming the rollout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +71,9 @@ def ask(index: int, prompt: Prompt, sampling: Sampling, now: float) -> Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """Decodes completions and scores them.
+class Reader:
+    """Makes of a completion what rewards are asked about."""
 
-    A completion cut at ``max_tokens`` gets 0 from a reward that says ``needs_end``, as ``exact`` does, without being
-    asked; every other reward judges it as it is.
-    """
-
-    reward: Reward
     decode: Callable[[Sequence[int]], str]
     eos_ids: frozenset[int]
 
@@ -87,22 +82,15 @@ class Judge:
         ids = completion.token_ids.tolist()
         return self.decode(ids[:-1] if ids and ids[-1] in self.eos_ids else ids)
 
-    def is_cut(self, completion: Completion) -> bool:
-        """Whether it gets 0 without being asked about."""
-        return completion.finish == "length" and bool(getattr(self.reward, "needs_end", False))
-
-    def rollout(self, request: GenerationRequest, prompt: Prompt, completion: Completion) -> tuple[str, float]:
-        """Text and reward of one completion; raises ``RewardError`` naming the rollout."""
-        text = self.text(completion)
-        if self.is_cut(completion):
-            return text, 0.0
-        return text, score(self.reward, prompt, text, request.id)
+    def answer(self, id: str, completion: Completion) -> Answer:
+        """The answer of a rollout."""
+        return Answer(self.text(completion), len(completion), completion.finish == "length", id)
 
 
-def score_here(reward: Reward) -> Scorer:
-    """Asks a reward in this process, which waits for it."""
+def score_here(rewards: Composition) -> Scorer:
+    """Asks the rewards in this process, which waits for them."""
 
-    async def ask_reward(prompt: Prompt, text: str, rollout_id: str) -> float:
-        return score(reward, prompt, text, rollout_id)
+    async def ask_rewards(prompt: Prompt, answer: Answer) -> Judgement:
+        return rewards(prompt, answer)
 
-    return ask_reward
+    return ask_rewards

@@ -85,7 +85,7 @@ class Inline:
             engines={
                 f"engine-{n}": makers.engine(store, clock.ranked(n + 1), makers.device) for n in range(self.engines)
             },
-            score=score_here(makers.reward()),
+            score=score_here(makers.rewards()),
             evaluator=None if held is None or full is None else held.make(full, makers.device),
             clock=clock,
             vocabulary=learner.loaded.vocabulary,

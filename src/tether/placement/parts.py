@@ -13,7 +13,8 @@ from tether.pipeline.learner import Learner, LocalLearner
 from tether.pipeline.old_policy import Evaluator
 from tether.pipeline.rollouts import Scorer
 from tether.pipeline.stopwatch import Stopwatch
-from tether.ports import Clock, Reward, RolloutEngine, WeightStore
+from tether.ports import Clock, RolloutEngine, WeightStore
+from tether.rewards.composition import Composition
 
 T = TypeVar("T")
 MOST_ENGINES = 4096
@@ -41,7 +42,7 @@ class Makers:
     evaluator."""
     engine: Callable[[WeightStore, Clock, str], RolloutEngine]
     """From the store it loads from, the clock that its work spends time on, and its device."""
-    reward: Callable[[], Reward]
+    rewards: Callable[[], Composition]
     dtype: str
     """In which weights are published."""
     device: str
@@ -95,7 +96,7 @@ class Parts:
     engines: Mapping[str, RolloutEngine]
     """By name."""
     score: Scorer
-    """Asks the reward, wherever it is computed."""
+    """Asks the rewards, wherever they are computed."""
     clock: Clock
     vocabulary: Vocabulary
     """Of the model that is trained."""

@@ -149,7 +149,7 @@ class Ray:
         )
         engine = partial(start, partial(EnginePart, makers, store, device))
         engines = {name: RayEngine(partial(engine, name), *terms) for name in self._engine_names}
-        rewards = RewardPool(partial(start, partial(RewardPart, makers.reward)), self._worker_names, *terms)
+        rewards = RewardPool(partial(start, partial(RewardPart, makers.rewards)), self._worker_names, *terms)
         parts: list[RayLearner | RayEngine | RewardPool | RayEvaluator] = [learner, *engines.values(), rewards]
         if evaluator is not None:
             parts.append(evaluator)
@@ -161,7 +161,7 @@ class Ray:
         return Parts(
             learner=learner,
             engines=engines,
-            score=rewards.score if self.reward_workers else score_here(makers.reward()),
+            score=rewards.score if self.reward_workers else score_here(makers.rewards()),
             evaluator=evaluator,
             clock=RealClock(),
             vocabulary=learner.vocabulary,

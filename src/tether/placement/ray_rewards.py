@@ -16,24 +16,23 @@ from tether.placement.line import Line
 from tether.placement.parts import Notices
 from tether.placement.ray_process import Process, ProcessDiedError
 from tether.placement.restarts import Restarts
-from tether.ports import Reward
-from tether.records import Prompt
-from tether.rewards.scoring import score
+from tether.records import Answer, Judgement, Prompt
+from tether.rewards.composition import Composition
 
 AT_ONCE = 8
 """Rollouts that a worker has in hand: one is judged, the others are there when it is done."""
 DEATHS = 2
 """Processes that may die over one rollout before it has failed."""
-Piece = tuple[Prompt, str, str]
-"""What a reward is asked about: a prompt, the text, the rollout's id."""
+Piece = tuple[Prompt, Answer]
+"""What rewards are asked about."""
 
 
 class RewardPart:
-    """A reward in a process of its own. It judges one rollout after the other, in a thread beside the desk, so that
+    """The rewards in a process of their own. It judges one answer after the other, in a thread beside the desk, so that
     what is judged can leave while the next one takes its time."""
 
-    def __init__(self, make: Callable[[], Reward]) -> None:
-        self._reward, self._busy_s = make(), 0.0
+    def __init__(self, make: Callable[[], Composition]) -> None:
+        self._rewards, self._busy_s = make(), 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tether-judges")
         desk = Desk(self._judge, lambda: self._busy_s)
         self.submit, self.cancel, self.collect = desk.submit, desk.cancel, desk.collect
@@ -41,13 +40,13 @@ class RewardPart:
     def about(self) -> None:
         """Nothing that the controller must know."""
 
-    async def _judge(self, piece: Piece) -> float:
+    async def _judge(self, piece: Piece) -> Judgement:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._scored, *piece)
 
-    def _scored(self, prompt: Prompt, text: str, rollout_id: str) -> float:
+    def _scored(self, prompt: Prompt, answer: Answer) -> Judgement:
         began = time.perf_counter()
         try:
-            return score(self._reward, prompt, text, rollout_id)
+            return self._rewards(prompt, answer)
         finally:
             self._busy_s += time.perf_counter() - began
 
@@ -109,22 +108,23 @@ class RewardPool:
         """Rollouts that no worker has in hand."""
         return sum(not seat.done() for _, seat in self._waiting)
 
-    async def score(self, prompt: Prompt, text: str, rollout_id: str) -> float:
-        """The reward of a response; raises ``RewardError`` naming the rollout."""
+    async def score(self, prompt: Prompt, answer: Answer) -> Judgement:
+        """What the rewards give an answer; raises ``RewardError`` naming the rollout."""
         self._num_asked += 1
         number, deaths = self._num_asked, 0
         while True:
             worker = await self._seat(number)
             try:
-                return float(await worker.line.ask((prompt, text, rollout_id)))
+                judgement: Judgement = await worker.line.ask((prompt, answer))
+                return judgement
             except ProcessDiedError as died:
                 self._bury(worker, died)
                 deaths += worker.blamed == number
                 if deaths == DEATHS:
                     raise RewardError(
                         f"a reward must give a number for every response; {deaths} processes died over rollout "
-                        f"{rollout_id} of prompt {prompt.id}, the last one: {died}; the response was {text!r}",
-                        rollout_id=rollout_id,
+                        f"{answer.id} of prompt {prompt.id}, the last one: {died}; the response was {answer.text!r}",
+                        rollout_id=answer.id,
                     ) from died
             except asyncio.CancelledError:
                 self._end_if_busy(worker, number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tether.records import Prompt
+from tether.records import Answer, Grade, Prompt
 from tether.registry import REWARDS
 
 
@@ -18,16 +18,17 @@ class Exact:
     ended is not asked about.
 
     >>> prompt = Prompt(id="arithmetic/train/0/0", text="4+3*5-2=", token_ids=(6,), reference="5")
-    >>> Exact()(prompt, "0,0,5"), Exact()(prompt, "0,0,4"), Exact()(prompt, "0,0,5,")
-    (1.0, 0.0, 0.0)
+    >>> [Exact()(prompt, Answer(text)).value for text in ("0,0,5", "0,0,4", "0,0,5,")]
+    [1.0, 0.0, 0.0]
     """
 
     needs_end: ClassVar[bool] = True
     """A completion that was cut is wrong, whatever it says so far."""
 
-    def __call__(self, prompt: Prompt, response: str) -> float:
-        """1.0 or 0.0."""
-        return float(last_value(response) == prompt.reference)
+    def __call__(self, prompt: Prompt, answer: Answer) -> Grade:
+        """1.0 or 0.0, with the value that was compared."""
+        found = last_value(answer.text)
+        return Grade(value=float(found == prompt.reference), extracted=found)
 
 
 def last_value(response: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tether.errors import DataError
-from tether.records import Prompt
+from tether.records import Answer, Grade, Prompt
 from tether.registry import REWARDS
 
 _NUMBER = re.compile(
@@ -28,19 +28,20 @@ class Number:
     without its end-of-sequence token; a completion that never ended is not asked about.
 
     >>> prompt = Prompt(id="sums/train/0/0", text="What is 7 + 5?", token_ids=(6,), reference="12")
-    >>> Number()(prompt, "7 + 5 = 12."), Number()(prompt, "12, since 7 + 5"), Number()(prompt, "twelve")
-    (1.0, 0.0, 0.0)
+    >>> [Number()(prompt, Answer(text)).value for text in ("7 + 5 = 12.", "12, since 7 + 5", "twelve")]
+    [1.0, 0.0, 0.0]
     """
 
     needs_end: ClassVar[bool] = True
     """A completion that was cut is wrong, whatever it says so far: its last number may have been cut, too."""
 
-    def __call__(self, prompt: Prompt, response: str) -> float:
-        """1.0 or 0.0."""
+    def __call__(self, prompt: Prompt, answer: Answer) -> Grade:
+        """1.0 or 0.0, with the number that was compared."""
         right = last_number(prompt.reference)
         if right is None:
             raise DataError(f"the reward 'number' compares numbers; the reference {prompt.reference!r} has none")
-        return float(last_number(response) == right)
+        found = last_number(answer.text)
+        return Grade(value=float(found == right), extracted=found)
 
 
 def last_number(text: str) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tether.errors import ConfigError
-from tether.records import Prompt
+from tether.records import Answer, Prompt
 from tether.registry import REWARDS
 
 
@@ -21,7 +21,7 @@ class Python:
     ``prompt`` is a ``tether.records.Prompt``, ``response`` the text without its end-of-sequence token, the result a
     finite number. The function is imported when the reward is made, so a wrong path fails before the run.
 
-    >>> Python("operator:eq")(Prompt(id="p", text="2*3=", token_ids=(4,), reference="6"), "6")
+    >>> Python("operator:eq")(Prompt(id="p", text="2*3=", token_ids=(4,), reference="6"), Answer("6"))
     False
     >>> Python("judges.length")
     Traceback (most recent call last):
@@ -34,9 +34,9 @@ class Python:
     def __post_init__(self) -> None:
         _find(self.path)
 
-    def __call__(self, prompt: Prompt, response: str) -> Any:
+    def __call__(self, prompt: Prompt, answer: Answer) -> Any:
         """Whatever the function gives; ``rewards.scoring`` checks it."""
-        return _find(self.path)(prompt, response)
+        return _find(self.path)(prompt, answer.text)
 
 
 @functools.cache  # looked up once a process; a path that fails is looked up again

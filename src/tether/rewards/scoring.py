@@ -1,34 +1,37 @@
-"""Asking a reward about one response: a number comes back, or an error that says which rollout and why."""
+"""Asking one reward about one answer: a grade comes back, or an error that says which rollout and why."""
 
 from __future__ import annotations
 
 import math
 import numbers
+from dataclasses import replace
 
 from tether.errors import RewardError
 from tether.ports import Reward
-from tether.records import Prompt
+from tether.records import Answer, Grade, Prompt
 
 LARGEST = 1e30
 """Of a reward's size: beyond it advantages and their gradients leave float32."""
 
 
-def score(reward: Reward, prompt: Prompt, response: str, rollout_id: str) -> float:
-    """The reward of a response, as a finite float.
+def grade(reward: Reward, prompt: Prompt, answer: Answer) -> Grade:
+    """What a reward gives an answer; its value is a finite float.
 
     Raises:
         RewardError: the reward raised or left the program (its exception is the cause), or gave something other than
             a finite number of at most ``LARGEST`` in size.
     """
-    where = f"rollout {rollout_id} of prompt {prompt.id}"
+    where, response, rollout_id = f"rollout {answer.id} of prompt {prompt.id}", answer.text, answer.id
     try:
-        value: object = reward(prompt, response)
+        given: object = reward(prompt, answer)
     except (Exception, SystemExit) as error:
         raise RewardError(
             f"a reward must give a number for every response; for {where} {_name(reward)} raised "
             f"{type(error).__name__}: {error}; the response was {response!r}",
             rollout_id=rollout_id,
         ) from error
+    told = given if isinstance(given, Grade) else Grade(value=0.0)
+    value: object = told.value if told is given else given
     number = _number(value)
     if number is None or not math.isfinite(number):
         raise RewardError(
@@ -42,7 +45,7 @@ def score(reward: Reward, prompt: Prompt, response: str, rollout_id: str) -> flo
             f"scale it, 0 to 1 is usual; the response was {response!r}",
             rollout_id=rollout_id,
         )
-    return number
+    return replace(told, value=number)
 
 
 def _number(value: object) -> float | None:

@@ -74,7 +74,8 @@ class PromptSource:
                 "beside engine.max_tokens; lower engine.max_tokens, make the prompts shorter, or use a model with a "
                 "longer context"
             )
-        return Prompt(id=name, text=problem.text, token_ids=tuple(ids), reference=problem.reference)
+        known = f"{self._name}/{problem.key}" if problem.key else ""
+        return Prompt(id=name, text=problem.text, token_ids=tuple(ids), reference=problem.reference, problem=known)
 
     def _plain(self, problem: Problem) -> list[int]:
         try:

@@ -22,6 +22,8 @@ class Problem:
     """Whether the text is what a user says in a chat: the prompt is then made by the model's own chat template."""
     system: str = ""
     """What the system says before it in a chat; empty: whatever the template puts there by itself."""
+    key: str = ""
+    """Which problem of its source it is, the same each time that it is asked; empty where a source does not tell."""
 
 
 @runtime_checkable
