@@ -42,7 +42,8 @@ unit: install-dev ## The default test suite alone, in two processes
 
 test-long: install-dev ## The heavier tier: tests marked `long`
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m long --numprocesses 2 tests/laws
-	$(BIN)/pytest -m long --ignore tests/laws
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m long --numprocesses 2 --dist loadfile --ignore tests/laws --ignore tests/placement
+	$(BIN)/pytest -m long tests/placement
 
 test-parity: $(PARITY)/.installed ## tether's losses against verl's and TRL's, which get an environment of their own
 	$(PARITY)/bin/python -m pytest parity
