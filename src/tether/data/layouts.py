@@ -35,7 +35,7 @@ def last_boxed(text: str) -> str:
     >>> last_boxed(r"so \boxed{1}, no: \boxed{\frac{1}{2}}")
     '\\frac{1}{2}'
     """
-    found = list(re.finditer(r"\\f?boxed?\s*(\{|\S)", text))
+    found = list(re.finditer(r"\\(?:boxed|fbox)\s*(\{|\S)", text))
     if not found:
         return ""
     opening = found[-1]

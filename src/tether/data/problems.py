@@ -13,7 +13,7 @@ from typing import Any
 from tether.data.layouts import Layout, layout_of, resolve, value_at
 from tether.data.source import Source
 from tether.data.tables import open_table
-from tether.errors import DataError
+from tether.errors import ConfigError, DataError
 
 _SHOWN = 80
 _ROLES = ("system", "user", "assistant")
@@ -54,7 +54,7 @@ def read_problems(source: Source) -> tuple[Layout, Iterator[Entry | BadRow]]:
     layout = layout_of(source, table.columns, first)
     system = source.columns.system
     if system and resolve(first, (system,)) is None:
-        raise DataError(
+        raise ConfigError(
             f"{source.path!r} has no column {system!r} for columns.system; found {', '.join(table.columns)}"
         )
     places = [*layout.prompt, *layout.reference, *layout.id, *([system] if system else [])]
@@ -126,11 +126,12 @@ def _reference(row: Mapping[str, Any], layout: Layout, where: str) -> str:
     value = value_at(row, place)
     if isinstance(value, list | tuple) and len(value) == 1:  # open-instruct keeps one reference in a list
         value = value[0]
-    if isinstance(value, float) and math.isfinite(value):
-        value = int(value) if value.is_integer() else value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)
-    written = _text(value, place, where)
+    number = value
+    if isinstance(number, float) and math.isfinite(number):
+        number = int(number) if number.is_integer() else str(number)
+    if isinstance(number, int) and not isinstance(number, bool):
+        number = str(number)
+    written = _text(number, place, where)
     if not (read := layout.read(written)):
         raise DataError(
             f"{where}: a reference of layout {layout.name} must be {layout.says}; {place} is {_shown(value)}"

@@ -37,7 +37,7 @@ class Dataset:
     (178, 22)
     >>> problem = task.problem("train", seed=0, index=0)
     >>> problem.text, problem.reference
-    ('What is 39 + 1?', '40')
+    ('What is 60 + 1?', '61')
     """
 
     path: str = ""
