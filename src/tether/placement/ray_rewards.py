@@ -80,8 +80,8 @@ class RewardPool:
     Each has at most ``AT_ONCE`` rollouts in hand; the others wait here in the order in which they came. A rollout whose
     caller gives up (it has a deadline) while a worker judges it ends that worker, for a reward that hangs cannot be
     interrupted otherwise; one that waits is just taken out. What a dead worker had in hand is asked elsewhere, each by
-    itself, so that it is known over which the next one dies: the one that it died over once; then that has failed. A worker is
-    started anew as soon as a rollout waits for it.
+    itself, so that it is known over which the next one dies: the one that it died over once; then that has failed. A
+    worker is started anew as soon as a rollout waits for it.
 
     Args:
         start: starts a worker of a name.
