@@ -211,7 +211,12 @@ class WeightStore(Protocol):
 
 @runtime_checkable
 class Reward(Protocol):
-    """Judges one answer."""
+    """Judges one answer.
+
+    One that can judge many in one call, and would rather, says so by ``gathers`` and has a method ``judge_all(prompts,
+    answers)``, which gives a result each, in order; an exception among them is what came of that answer alone. One
+    that says ``needs_end`` is not asked about answers that were cut.
+    """
 
     def __call__(self, prompt: Prompt, answer: Answer) -> float | Grade:
         """A finite number, higher is better; or that with how it came about."""

@@ -111,6 +111,22 @@ def moody() -> Composition:
     return alone(Moody(), "moody")
 
 
+class MoodyTogether(Moody):
+    """The same, asked about many: of a batch that does not end nobody hears."""
+
+    gathers = True
+
+    def judge_all(self, prompts: Sequence[Prompt], answers: Sequence[Answer]) -> list[float]:
+        told = [self(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
+        return [
+            float(len(answers)) if answer.text == "count" else one for answer, one in zip(answers, told, strict=True)
+        ]
+
+
+def moody_together() -> Composition:
+    return alone(MoodyTogether(), "moody")
+
+
 def makers(block_s: float = 0.02) -> Makers:
     return Makers(learner=_nobody, engine=_Made(block_s), rewards=moody, dtype="float32", device="cpu")
 

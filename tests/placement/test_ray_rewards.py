@@ -20,22 +20,22 @@ from tether.placement.restarts import Restarts
 from tether.records import Answer, Prompt
 
 from .parts_on_ray import is_alive, process
-from .small_engine import moody
+from .small_engine import moody, moody_together
 
 PROMPT = Prompt(id="p", text="?", token_ids=(1,), reference="!")
 
 
-def start(name: str):
-    return process(name, partial(RewardPart, moody))
+def start(name: str, make=moody):
+    return process(name, partial(RewardPart, make))
 
 
 @contextmanager
-def opened(num: int = 1, most: int = 3) -> Iterator[tuple[RewardPool, list]]:
+def opened(num: int = 1, most: int = 3, make=moody) -> Iterator[tuple[RewardPool, list]]:
     told: list = []
     notices = Notices()
     notices.listen(told.append, told.append)
     names = [f"reward-{n}" for n in range(num)]
-    pool = RewardPool(start, names, Deadlines(), Restarts(most, notices), notices)
+    pool = RewardPool(partial(start, make=make), names, Deadlines(), Restarts(most, notices), notices)
     pool.started()
     try:
         yield pool, told
@@ -152,3 +152,31 @@ def test_workers_that_are_killed_more_often_than_allowed_stop_the_run(ray_here):
         os.kill(pool._workers["reward-0"].process.facts["pid"], signal.SIGKILL)
         [error] = ask(pool, "fine")
         assert type(error) is ProcessLostError
+
+
+def test_answers_in_hand_are_judged_together_where_a_reward_would_rather(ray_here):
+    with opened(make=moody_together) as (pool, _):
+        counts = ask(pool, *["count"] * (2 * AT_ONCE))
+        assert counts[:AT_ONCE] == [float(AT_ONCE)] * AT_ONCE
+        fine, raised = ask(pool, "fine", "raise")
+        assert type(fine) is type(raised) is RewardError
+        assert [error.rollout_id for error in (fine, raised)] == ["g0/0", "g0/1"]
+        assert ask(pool, "fine") == [1.0]
+
+
+def test_of_a_batch_over_which_a_worker_dies_each_is_asked_by_itself_and_the_one_that_kills_fails(ray_here):
+    with opened(make=moody_together) as (pool, _):
+        first, died, count, last = ask(pool, "fine", "die", "count", "fine")
+        assert (first, count, last) == (1.0, 1.0, 1.0)
+        assert type(died) is RewardError
+        assert "2 processes died over rollout g0/1 of prompt p" in str(died)
+        assert pool._restarts._count <= 3
+
+
+def test_the_first_of_a_batch_that_gives_up_ends_the_worker_and_the_others_are_asked_by_themselves(ray_here):
+    with opened(make=moody_together) as (pool, told):
+        hung, *others = ask(pool, "hang", "fine", "count", within_s=1.0)
+        assert isinstance(hung, TimeoutError)
+        assert others == [1.0, 1.0]
+        assert pool._restarts._count == 0
+    assert any("was ended: nobody waits any more" in text for text in told if isinstance(text, str))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from tether.config.bind import describe_plugin, named, plugin
 from tether.errors import ConfigError
 from tether.ports import Reward
 from tether.registry import REWARDS
-from tether.rewards.composition import Composition, Part, alone
+from tether.rewards.composition import Composition, Part, When, alone
 from tether.tasks.task import Task
 
-BESIDE = ("weight", "label")
+BESIDE = ("weight", "label", "when")
 """Keys of a part that belong to its place in the sum."""
 
 
@@ -42,7 +42,13 @@ def describe_rewards(rewards: Composition | None) -> dict[str, Any]:
     if rewards is None:
         return {}
     parts = [
-        {**describe_plugin(REWARDS, part.reward), "weight": part.weight, "label": part.label} for part in rewards.parts
+        {
+            **describe_plugin(REWARDS, part.reward),
+            "weight": part.weight,
+            "label": part.label,
+            "when": part.when,
+        }
+        for part in rewards.parts
     ]
     return {"parts": parts, "decides": rewards.decides}
 
@@ -73,8 +79,11 @@ def _part(table: Any, where: str) -> Part:
         raise ConfigError(f"{where}.weight must be a number within +-1e6; got {weight!r}")
     if not isinstance(label, str) or not label or "/" in label:
         raise ConfigError(f"{where}.label must be a word without a slash; got {label!r}")
+    when = table.get("when", "always")
+    if when not in get_args(When):
+        raise ConfigError(f"{where}.when must be one of {', '.join(get_args(When))}; got {when!r}")
     own = {key: value for key, value in table.items() if key not in BESIDE}
-    return Part(label=label, reward=plugin(REWARDS, _placed(own), where), weight=float(weight))
+    return Part(label=label, reward=plugin(REWARDS, _placed(own), where), weight=float(weight), when=when)
 
 
 def _placed(table: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from tether.errors import RewardError
+from tether.pipeline.gathering import Gathering
 from tether.ports import GenerationRequest
 from tether.records import Answer, Completion, Judgement, Prompt, Truncation
 from tether.rewards.composition import Composition
@@ -88,9 +90,13 @@ class Reader:
 
 
 def score_here(rewards: Composition) -> Scorer:
-    """Asks the rewards in this process, which waits for them."""
+    """Asks the rewards in this process, which waits for them: together about what is asked in one turn of the loop, if
+    one of them would rather."""
 
     async def ask_rewards(prompt: Prompt, answer: Answer) -> Judgement:
         return rewards(prompt, answer)
 
-    return ask_rewards
+    async def ask_together(asked: Sequence[tuple[Prompt, Answer]]) -> list[Judgement | RewardError]:
+        return rewards.judge_all(asked)
+
+    return Gathering(ask_together).ask if rewards.gathers else ask_rewards

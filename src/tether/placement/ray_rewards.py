@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tether.errors import RewardError
+from tether.pipeline.gathering import Gathering
 from tether.placement.deadlines import Deadlines
 from tether.placement.desk import Desk
 from tether.placement.line import Line
@@ -20,7 +21,8 @@ from tether.records import Answer, Judgement, Prompt
 from tether.rewards.composition import Composition
 
 AT_ONCE = 8
-"""Rollouts that a worker has in hand: one is judged, the others are there when it is done."""
+"""Rollouts that a worker has in hand: one is judged, the others are there when it is done; or all together, if a reward
+would rather."""
 DEATHS = 2
 """Processes that may die over one rollout before it has failed."""
 Piece = tuple[Prompt, Answer]
@@ -28,12 +30,14 @@ Piece = tuple[Prompt, Answer]
 
 
 class RewardPart:
-    """The rewards in a process of their own. It judges one answer after the other, in a thread beside the desk, so that
-    what is judged can leave while the next one takes its time."""
+    """The rewards in a process of their own. It judges one answer after the other, or those in hand together where a
+    reward would rather, in a thread beside the desk, so that what is judged can leave while the next one takes its
+    time."""
 
     def __init__(self, make: Callable[[], Composition]) -> None:
         self._rewards, self._busy_s = make(), 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tether-judges")
+        self._gathering = Gathering(self._judge_all, AT_ONCE if self._rewards.gathers else 1)
         desk = Desk(self._judge, lambda: self._busy_s)
         self.submit, self.cancel, self.collect = desk.submit, desk.cancel, desk.collect
 
@@ -41,12 +45,15 @@ class RewardPart:
         """Nothing that the controller must know."""
 
     async def _judge(self, piece: Piece) -> Judgement:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._scored, *piece)
+        return await self._gathering.ask(*piece)
 
-    def _scored(self, prompt: Prompt, answer: Answer) -> Judgement:
+    async def _judge_all(self, asked: Sequence[Piece]) -> list[Judgement | RewardError]:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._scored, asked)
+
+    def _scored(self, asked: Sequence[Piece]) -> list[Judgement | RewardError]:
         began = time.perf_counter()
         try:
-            return self._rewards(prompt, answer)
+            return self._rewards.judge_all(asked)
         finally:
             self._busy_s += time.perf_counter() - began
 
@@ -57,9 +64,14 @@ class _Worker:
 
     process: Process
     line: Line
-    in_hand: dict[int, None] = field(default_factory=dict)
+    in_hand: dict[int, bool] = field(default_factory=dict)
+    """With whether it must be asked by itself."""
     blamed: int | None = None
     """It died, over this one; 0 if it was ended because nobody waits any more for what it did."""
+
+    def has_room(self, *, by_itself: bool) -> bool:
+        """Whether it may take one more, or one that must be asked by itself."""
+        return not self.in_hand if by_itself else len(self.in_hand) < AT_ONCE and not any(self.in_hand.values())
 
 
 class RewardPool:
@@ -67,8 +79,9 @@ class RewardPool:
 
     Each has at most ``AT_ONCE`` rollouts in hand; the others wait here in the order in which they came. A rollout whose
     caller gives up (it has a deadline) while a worker judges it ends that worker, for a reward that hangs cannot be
-    interrupted otherwise; one that waits is just taken out. What a dead worker had in hand is asked elsewhere, the one
-    that it died over once; then that has failed. A worker is started anew as soon as a rollout waits for it.
+    interrupted otherwise; one that waits is just taken out. What a dead worker had in hand is asked elsewhere, each by
+    itself, so that it is known over which the next one dies: the one that it died over once; then that has failed. A
+    worker is started anew as soon as a rollout waits for it.
 
     Args:
         start: starts a worker of a name.
@@ -89,7 +102,7 @@ class RewardPool:
         self._start, self._deadlines, self._restarts, self._notices = start, deadlines, restarts, notices
         self._workers = {name: self._new(name) for name in names}
         self._coming: dict[str, asyncio.Task[None]] = {}
-        self._waiting: list[tuple[int, asyncio.Future[_Worker]]] = []
+        self._waiting: list[tuple[int, bool, asyncio.Future[_Worker]]] = []
         self._num_asked = 0
 
     def started(self) -> None:
@@ -106,19 +119,20 @@ class RewardPool:
     @property
     def num_waiting(self) -> int:
         """Rollouts that no worker has in hand."""
-        return sum(not seat.done() for _, seat in self._waiting)
+        return sum(not seat.done() for _, _, seat in self._waiting)
 
     async def score(self, prompt: Prompt, answer: Answer) -> Judgement:
         """What the rewards give an answer; raises ``RewardError`` naming the rollout."""
         self._num_asked += 1
-        number, deaths = self._num_asked, 0
+        number, deaths, by_itself = self._num_asked, 0, False
         while True:
-            worker = await self._seat(number)
+            worker = await self._seat(number, by_itself=by_itself)
             try:
                 judgement: Judgement = await worker.line.ask((prompt, answer))
                 return judgement
             except ProcessDiedError as died:
                 self._bury(worker, died)
+                by_itself = True
                 deaths += worker.blamed == number
                 if deaths == DEATHS:
                     raise RewardError(
@@ -133,10 +147,10 @@ class RewardPool:
                 worker.in_hand.pop(number, None)
                 self._hand_out()
 
-    async def _seat(self, number: int) -> _Worker:
+    async def _seat(self, number: int, *, by_itself: bool) -> _Worker:
         """Wait for room at a worker, first come first served; one that is asked again keeps its turn."""
         seat: asyncio.Future[_Worker] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (number, seat))
+        heapq.heappush(self._waiting, (number, by_itself, seat))
         self._hand_out()
         try:
             return await seat
@@ -148,15 +162,14 @@ class RewardPool:
 
     def _hand_out(self) -> None:
         while self._waiting:
-            number, seat = self._waiting[0]
+            number, by_itself, seat = self._waiting[0]
             if not seat.done():
-                worker = min(
-                    (w for w in self._workers.values() if w.blamed is None), key=lambda w: len(w.in_hand), default=None
-                )
-                if worker is None or len(worker.in_hand) >= AT_ONCE:
+                live = (w for w in self._workers.values() if w.blamed is None and w.has_room(by_itself=by_itself))
+                worker = min(live, key=lambda w: len(w.in_hand), default=None)
+                if worker is None:
                     self._start_anew()
                     return
-                worker.in_hand[number] = None
+                worker.in_hand[number] = by_itself
                 seat.set_result(worker)
             heapq.heappop(self._waiting)
 
@@ -183,7 +196,7 @@ class RewardPool:
     async def _replace(self, name: str, worker: _Worker) -> None:
         try:
             await asyncio.to_thread(worker.process.end)
-            while any(not seat.done() for _, seat in self._waiting):
+            while any(not seat.done() for _, _, seat in self._waiting):
                 successor = self._workers[name] = self._new(name)
                 successor.blamed = 0  # until it has started
                 try:
@@ -196,7 +209,7 @@ class RewardPool:
                 self._notices.process(successor.process.facts)
                 break
         except Exception as error:
-            for _, seat in self._waiting:
+            for _, _, seat in self._waiting:
                 if not seat.done():
                     seat.set_exception(error)
         finally:
