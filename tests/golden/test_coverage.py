@@ -17,7 +17,6 @@ PENDING = {
     "MAI adaptive clip-high": "entropy controller",
     "avg@8 / pass@8 / maj": "evals: estimators",
     "AIME24 granularity": "evals: estimators",
-    "prime_math cases": "reward math",
 }
 """Tables that no test reads yet, and what they wait for. The change that brings the subject takes its line out."""
 
