@@ -104,17 +104,16 @@ class Verifier:
     def stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Verdict]:
         """The same, one by one as soon as all before it are known."""
         waiting: deque[Future[Verdict]] = deque()
-        with ThreadPoolExecutor(self._options[2], thread_name_prefix="tether-verifier") as threads:
-            try:
-                for answer, reference in pairs:
-                    waiting.append(threads.submit(self.verdict, answer, reference))
-                    while len(waiting) > AHEAD or (waiting and waiting[0].done()):
-                        yield waiting.popleft().result()
-                while waiting:
+        threads = ThreadPoolExecutor(self._options[2], thread_name_prefix="tether-verifier")
+        try:
+            for answer, reference in pairs:
+                waiting.append(threads.submit(self.verdict, answer, reference))
+                while len(waiting) > AHEAD or (waiting and waiting[0].done()):
                     yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:  # an interrupt need not wait for what hangs
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
         """End all workers; whoever still waits for a verdict gets ``VerifierError``."""
