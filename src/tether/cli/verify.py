@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,12 +42,14 @@ def command(file: Path, mode: Mode, out: Path | None, compare: bool, **others: A
     Writes a line each with id, status, extracted, stage and policy, in the order of FILE; says on standard error what
     there was, how fast, and which answers the modes judge differently.
     """
-    grading = Grading(file=file, count=sum(1 for _ in entries(file)), workers=others["workers"], limit_s=others["limit"])
+    grading = Grading(
+        file=file, count=sum(1 for _ in entries(file)), workers=others["workers"], limit_s=others["limit"]
+    )
     policies = policies_of(others["settings"])
     if out is not None and out.exists() and out.samefile(file):
         raise ConfigError(f"--out must not be the file that is read, {file}; give another one")
     with _written(out) as lines:
-        verdicts = graded(grading, mode, policies, lines)
+        verdicts = graded(grading, mode, policies, lines.write)
     if compare:
         modes = dict.fromkeys((mode, *get_args(Mode)))
         by_mode = {m: verdicts if m == mode else graded(grading, m, policies if m == "robust" else None) for m in modes}
@@ -129,16 +131,18 @@ def policies_of(settings: tuple[str, ...]) -> Policies | None:
     return bind(Policies, table, "policies")
 
 
-def graded(grading: Grading, mode: Mode, policies: Policies | None, lines: IO[str] | None = None) -> list[Verdict]:
-    """A verdict a pair, written to ``lines`` as soon as it is known; says how it went."""
+def graded(
+    grading: Grading, mode: Mode, policies: Policies | None, write: Callable[[str], object] | None = None
+) -> list[Verdict]:
+    """A verdict a pair, written as soon as it is known; says how it went."""
     verdicts: list[Verdict] = []
     with grading.verifier(mode, policies) as verifier:
         began_s = told_s = time.monotonic()
         pairs = ((entry["answer"], entry["reference"]) for entry in entries(grading.file))
         for entry, verdict in zip(entries(grading.file), verifier.stream(pairs), strict=True):
             verdicts.append(verdict)
-            if lines is not None:
-                lines.write(json.dumps(_line(entry, verdict)) + "\n")
+            if write is not None:
+                write(json.dumps(_line(entry, verdict)) + "\n")
             if time.monotonic() > told_s + TELLS_S:
                 told_s = time.monotonic()
                 click.echo(f"{mode}: {len(verdicts):,} of {grading.count:,} pairs", err=True)

@@ -50,6 +50,10 @@ class Math:
 
     def __call__(self, prompt: Prompt, answer: Answer) -> Grade:
         """1.0 or 0.0, with the answer that was found and what decided."""
+        if not prompt.reference.strip():
+            raise DataError(
+                f"the reward 'math' needs a reference; that of prompt {prompt.id} is empty; drop the prompt"
+            )
         verdict = _verifier(self).verdict(answer.text, prompt.reference)
         if verdict.stage.startswith("reference:") or (verdict.status == "too_large" and too_large(prompt.reference)):
             raise DataError(

@@ -34,8 +34,13 @@ LOOKS_S = 1.0
 """How often a worker looks whether whoever started it is still there."""
 END, SPENT, GARBLED = 10, 11, 12
 """Exit codes of a child: its input ended; its memory did; it could not read or write."""
-EASY = ("so \\boxed{\\frac{1}{2}}", "0.5"), ("The answer is $x^2+1$.", "\\boxed{1+x^2}"), ("\\boxed{(1,2)}", "[1,3]")
-"""Judged before the first child begins, so that parsers have built their tables."""
+EASY = (
+    ("so \\boxed{\\frac{1}{2}}", "0.5"),
+    ("The answer is $(x+1)^2$.", "\\boxed{1+2x+x^2}"),
+    ("\\boxed{\\sqrt{8}}", "2\\sqrt{2}"),
+    ("\\boxed{\\sum_{k=1}^{4} k}", "10"),
+)
+"""Judged before the first child begins, so that each has imported everything and parsers have built their tables."""
 
 
 def main() -> None:
