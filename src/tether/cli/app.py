@@ -21,6 +21,7 @@ COMMANDS = {
     "show": "Show stored samples of a run.",
     "ledger": "Print what became of every rollout of a run.",
     "trace": "Write a run's time line for Perfetto or chrome://tracing.",
+    "compare": "Hold runs against each other, with intervals and p-values.",
     "report": "Write a run's report as one HTML file.",
     "export": "Export a run's model as a Hugging Face folder.",
     "rules": "List rules, presets and other choices of an algorithm.",

@@ -31,8 +31,9 @@ NORMAL: Final = NormalDist()
 def mean_score(scores: Floats, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
     """Mean of scores between 0 and 1, one a problem, ``[n]``, with its 95 % interval; NaN is left out.
 
-    Fewer than 10 problems, or scores that are all the same (30 of 30 right): Wilson's interval over n problems, which
-    is never of width 0 and, as no scores spread more than those that are 0 or 1, too wide rather than too narrow.
+    Wilson's interval over n problems takes its place where scores are 0 and 1 only (one sample a problem, a vote), for
+    which it is made; and where fewer than 10 are known or all are the same (4 of 8 each): it is never of width 0 and,
+    as no scores spread more than those that are 0 or 1, too wide rather than too narrow.
 
     >>> [round(x, 3) for x in mean_score(np.ones(30))]
     [1.0, 0.886, 1.0]
@@ -58,7 +59,8 @@ def _interval(
         raise ValueError(f"a mean over problems needs numbers [n] that are not all NaN; got shape {np.shape(values)}")
     if known.min() < ends[0] or known.max() > ends[1]:
         raise ValueError(f"scores lie in {ends[0]:g} .. {ends[1]:g}; got {known.min():g} .. {known.max():g}")
-    if len(known) < FEWEST or np.ptp(known) < 1e-12:
+    is_plain = ends[0] == 0.0 and bool(np.isin(known, (0.0, 1.0)).all())
+    if is_plain or len(known) < FEWEST or np.ptp(known) < 1e-12:
         return closed_form(known)
     mean = float(known.mean())
     means = resampled_means(known, seed, resamples)
