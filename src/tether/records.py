@@ -36,6 +36,8 @@ class Prompt:
     problem: str = ""
     """Which problem it asks, the same each time that it is asked, such as ``dapo/7f3a``; empty where every index is
     another one."""
+    pass_rate: float | None = None
+    """How often another policy answered it right, 0 to 1, where its data say so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

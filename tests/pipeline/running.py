@@ -15,6 +15,7 @@ from tether.errors import NonFiniteError
 from tether.journal.ledger import Ledger, LedgerLine
 from tether.journal.spans import Span
 from tether.pipeline.buffer import GroupBuffer
+from tether.pipeline.curriculum import Curriculum, CurriculumOptions
 from tether.pipeline.faults import Faults
 from tether.pipeline.loops import Loops, LoopsState, Packing
 from tether.pipeline.packing import Row, Step, credited
@@ -111,6 +112,8 @@ class World:
     bare: bool = False
     """Whether steps are packed without tensors."""
     buffer: type[GroupBuffer] = GroupBuffer
+    prompts: Callable[[int], Prompt] = prompt
+    curriculum: CurriculumOptions | None = None
     before_publication: Callable[[Run], Awaitable[None]] | None = None
     """What is done wrong, if anything."""
 
@@ -141,11 +144,12 @@ class Run:
         pool = Pool(self.engines, self.rows, clock.now)
         publisher = Publisher(learner, self.engines, clock, in_flight=schedule.in_flight)
         pool.revive = publisher.revive
+        chosen = world.curriculum
         packing = BarePacking if world.bare else Packing
         self.loops = Loops(
             steps=world.steps,
             schedule=schedule,
-            prompts=prompt,
+            prompts=world.prompts,
             sampling=Sampling(
                 seed=world.seed, group_size=schedule.group_size, temperature=1.0, max_tokens=world.most_tokens
             ),
@@ -170,6 +174,7 @@ class Run:
             watch=Stopwatch(),
             ledger=self.ledger,
             dump=lambda rows, error: NonFiniteError(f"{error}; dumped {len(rows)} rows"),
+            curriculum=None if chosen is None else Curriculum(chosen, world.prompts, lambda: learner.updates),
         )
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from tether.config.parts import device_of, prompts_of, reader_of
 from tether.config.recipe import Recipe
 from tether.config.resume import ResumePlan, locked, roll_back
 from tether.config.rewarding import rewards_of
+from tether.errors import ConfigError
 from tether.journal.ledger import Ledger
 from tether.journal.reader import RunView
 from tether.journal.writer import RunWriter, check_unused
@@ -21,6 +22,7 @@ from tether.pipeline.alarms import Alarms
 from tether.pipeline.buffer import GroupBuffer
 from tether.pipeline.checkpoint import Checkpoints
 from tether.pipeline.controller import Controller, Observer
+from tether.pipeline.curriculum import Curriculum
 from tether.pipeline.interrupts import StopRequest
 from tether.pipeline.loops import Loops, Packing
 from tether.pipeline.nonfinite import dump
@@ -107,8 +109,8 @@ def build(
     rewards_of(recipe.reward, recipe.task)
     task, max_tokens = (recipe.task_name, recipe.task), recipe.engine.max_tokens
     prompts = prompts_of(task, parts.vocabulary, max_tokens, "train", recipe.run.seed)
-    for index in range(min(FIRST_PROMPTS, recipe.run.steps * recipe.pipeline.prompts_per_step)):
-        prompts(index)  # one that cannot fit is refused now
+    first = min(FIRST_PROMPTS, recipe.run.steps * recipe.pipeline.prompts_per_step)
+    check_curriculum(recipe, [prompts(index) for index in range(first)])  # one that cannot fit is refused now
     sampling = _sampling(recipe)
     for engine in engines.values():
         check_opened(engine.capabilities, recipe)
@@ -181,8 +183,27 @@ def _loops(
         watch=parts.watch,
         ledger=ledger,
         dump=partial(dump, writer.folder),
+        curriculum=None if (chosen := recipe.curriculum).is_off else Curriculum(chosen, prompts, rolling.updates),
         acquires=recipe.old.strategy == "interruption",
     )
+
+
+def check_curriculum(recipe: Recipe, first: Sequence[Prompt]) -> None:
+    """Refuse a curriculum that has nothing to go by."""
+    options = recipe.curriculum
+    has_keys, has_rates = any(p.problem for p in first), any(p.pass_rate is not None for p in first)
+    if (options.retires or (options.orders and not has_rates)) and not has_keys:
+        raise ConfigError(
+            "a curriculum measures pass rates of problems that come again, by their keys; the first "
+            f"{len(first)} of task {recipe.task_name!r} have none: take a task with a data file, or leave [curriculum] "
+            "out"
+        )
+    if options.filters and not has_rates:
+        raise ConfigError(
+            "curriculum.least and most go by the pass rates that the data name; the first "
+            f"{len(first)} problems of task {recipe.task_name!r} have none: name the data's column of pass rates, or "
+            "leave them out"
+        )
 
 
 def _sampling(recipe: Recipe) -> Sampling:

@@ -21,6 +21,7 @@ from tether.evals.runner import EvalOptions
 from tether.models.lora import Lora
 from tether.pipeline.agreement import CheckOptions
 from tether.pipeline.checkpoint import CheckpointOptions
+from tether.pipeline.curriculum import CurriculumOptions
 from tether.pipeline.faults import Faults
 from tether.pipeline.old_policy import OldOptions
 from tether.pipeline.schedule import Schedule
@@ -39,7 +40,7 @@ MOST_STEPS = 10**9
 MOST_RANK = 4096
 PLACEMENTS: Mapping[str, type[Inline] | type[Ray]] = {"inline": Inline, "ray": Ray}
 TABLES = (
-    *("run", "model", "task", "reward", "engine", "pipeline", "selection", "faults"),
+    *("run", "model", "task", "reward", "curriculum", "engine", "pipeline", "selection", "faults"),
     *("algorithm", "trainer", "eval"),
     *("old", "checkpoint", "checks", "placement"),
 )
@@ -117,6 +118,7 @@ class Recipe:
     task: Task
     reward: Composition | None
     """What is trained on; ``None``: the reward that the task names."""
+    curriculum: CurriculumOptions
     engine: EngineOptions
     """A plug-in of the engines' room."""
     pipeline: Schedule
@@ -157,6 +159,7 @@ class Recipe:
             "model": describe(self.model),
             "task": describe_plugin(TASKS, self.task),
             "reward": describe_rewards(self.reward),
+            "curriculum": describe(self.curriculum),
             "engine": describe_plugin(ENGINES, self.engine, "kind"),
             "pipeline": describe(self.pipeline),
             "selection": describe(self.selection),
@@ -224,6 +227,7 @@ def from_tables(tables: Mapping[str, Any], name: str = "recipe") -> Recipe:
         task_name=task["name"],
         task=plugin(TASKS, task, "task"),
         reward=bind_rewards(get["reward"]),
+        curriculum=bind(CurriculumOptions, get["curriculum"], "curriculum"),
         engine=bound_engine,
         pipeline=bind(Schedule, get["pipeline"], "pipeline"),
         selection=bind(Selection, get["selection"], "selection"),

@@ -21,6 +21,7 @@ from tether.journal.ledger import Ledger
 from tether.journal.spans import PUBLICATIONS, QUEUE, TRAINER
 from tether.models.sharing import PromptSharing
 from tether.pipeline.buffer import BufferState
+from tether.pipeline.curriculum import Curriculum, CurriculumState
 from tether.pipeline.learner import Learner
 from tether.pipeline.packing import Row, Step, credited, pack
 from tether.pipeline.pool import PoolState
@@ -58,6 +59,8 @@ class LoopsState:
     """When the engines held which version."""
     kinds_told: tuple[str, ...]
     """Of failures that somebody was told of."""
+    curriculum: CurriculumState | None = None
+    """Where the recipe has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,8 @@ class Loops:
     ledger: Ledger
     dump: Dump
     """Stores a batch that holds a non-finite number; gives the error that says where."""
+    curriculum: Curriculum | None = None
+    """Chooses among the prompts; without one they are asked by the group's index."""
     acquires: bool = False
     """Whether the learner scores what was sampled before each update: old log-probs by ``interruption``."""
     done: int = field(init=False, default=0)
@@ -114,6 +119,8 @@ class Loops:
 
     def __post_init__(self) -> None:
         self.packed = asyncio.Queue(maxsize=1)
+        if self.curriculum is not None:
+            self.rolling.measured = self.curriculum.learn
 
     def state(self) -> LoopsState:
         """What the loops hold now; between two batches, and nowhere else."""
@@ -129,6 +136,7 @@ class Loops:
             waits=rolling.timeline.state(),
             loads=tuple(self.publisher.loads),
             kinds_told=tuple(sorted(rolling.kinds_told)),
+            curriculum=None if self.curriculum is None else self.curriculum.state(),
         )
 
     def restore(self, state: LoopsState) -> None:
@@ -141,6 +149,8 @@ class Loops:
         rolling.streaks, self.asking_s = state.streaks, state.asking_s
         rolling.kinds_told.update(state.kinds_told)
         rolling.timeline.restore(state.waits)
+        if self.curriculum is not None and state.curriculum is not None:
+            self.curriculum.restore(state.curriculum)
         self.publisher.loads.clear()
         self.publisher.loads.extend(state.loads)
 
@@ -150,7 +160,7 @@ class Loops:
         while True:
             began = self.asking_s = rolling.clock.now() if self.asking_s is None else self.asking_s
             await rolling.buffer.room()
-            prompt = self.prompts(rolling.buffer.num_admitted)  # before it is admitted: a source may fail
+            prompt = self._next_prompt()  # before it is admitted: a source may fail
             index = await rolling.buffer.admit()
             now, self.asking_s = rolling.clock.now(), None
             rolling.timeline.waited("slot", now - began)
@@ -159,6 +169,9 @@ class Loops:
                 self.ledger.admit(request.id, asked.prompt.id, asked.id, asked.started_s)
             self.asked.append(Underway(asked=asked, members=[Member(request=r) for r in asked.requests]))
             self.has_asked.set()
+
+    def _next_prompt(self) -> Prompt:
+        return self.prompts(self.rolling.buffer.num_admitted) if self.curriculum is None else self.curriculum.next()
 
     async def roll(self) -> None:
         """Consumes asked groups, and lets each live. Waits for them to be asked. Unblocks pack, and a publication in
@@ -307,7 +320,7 @@ class Loops:
             updates=updates,
             admitted=self.num_admitted,
             gauges=gauges,
-            waits=rolling.timeline.take(),
+            waits=rolling.timeline.take() | ({} if self.curriculum is None else self.curriculum.take()),
         )
 
     def _held_versions(self) -> set[int]:

@@ -33,7 +33,7 @@ class Standing:
     gauges: Mapping[str, int | float] = field(default_factory=dict)
     """Some or all of ``GAUGES``."""
     waits: Metrics = field(default_factory=dict)
-    """What the timeline took."""
+    """What the timeline took, and what the curriculum counted."""
 
     def __post_init__(self) -> None:
         assert set(self.gauges) <= set(GAUGES), f"no gauge {set(self.gauges) - set(GAUGES)}; there are {GAUGES}"

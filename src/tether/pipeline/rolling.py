@@ -110,6 +110,8 @@ class Rolling:
     """Its name, for messages."""
     told: Callable[[str], object] = lambda text: None
     """Hears of the first failure of each kind."""
+    measured: Callable[[Group], object] = lambda group: None
+    """Hears of every finished group, also of one that is filtered."""
     evaluator: Evaluator | None = None
     """Gives each rollout its old log-probs."""
     open: dict[int, Underway] = field(default_factory=dict)
@@ -281,6 +283,7 @@ class Rolling:
             return
         self.streaks = replace(self.streaks, few=0)
         whole = Group(id=asked.id, index=asked.index, rollouts=rollouts)
+        self.measured(whole)
         if not self.selection.filters(whole):
             self.streaks = replace(self.streaks, flat=0)
             self.buffer.finish(whole)

@@ -18,12 +18,13 @@ from tether.evals.runner import Evaluation
 from tether.journal.ledger import LedgerLine
 from tether.pipeline.alarms import Alarms
 from tether.pipeline.buffer import BufferState
+from tether.pipeline.curriculum import CurriculumState
 from tether.pipeline.loops import LoopsState
 from tether.pipeline.pool import PoolState
 from tether.pipeline.rolling import NOT_YET, Member, Streaks, Underway
 from tether.pipeline.rollouts import Asked
 from tether.ports import GenerationRequest
-from tether.records import Completion, Group, KeptSets, Prompt, Rollout, Truncation
+from tether.records import Completion, Grade, Group, Judgement, KeptSets, Prompt, Rollout, Truncation
 
 RUN_FILE = "run.pt"
 
@@ -48,6 +49,7 @@ class Snapshot:
 _RECORDS = (
     Snapshot,
     LoopsState,
+    CurriculumState,
     BufferState,
     PoolState,
     Streaks,
@@ -59,6 +61,8 @@ _RECORDS = (
     Prompt,
     Completion,
     KeptSets,
+    Grade,
+    Judgement,
     Rollout,
     Group,
     LedgerLine,

@@ -19,6 +19,7 @@ from tether.journal.balance import Balance
 from tether.journal.schema import EVENTS_FILE, REPORT_FILE
 from tether.journal.writer import write_whole
 from tether.records import Metrics
+from tether.report.curriculum import CURRICULUM_PANELS
 from tether.report.figures import FEW_POINTS, NUM_WINDOWS, draw
 from tether.report.panels import PANELS, Panel
 from tether.report.pipeline import PIPELINE_PANELS, fates_table, pipeline_section
@@ -69,7 +70,7 @@ def render(run: RunView) -> str:
         outcome=_outcome(run),
         settings="".join(_settings(run.config)),
         reading=_reading(run),
-        figures=_cards(PANELS, drawn),
+        figures=_cards((*PANELS, *CURRICULUM_PANELS), drawn),
         pipeline=pipeline_section(run, _cards(PIPELINE_PANELS, drawn)),
         fates=fates_table(Balance(run)),
         times=_times(run),
@@ -89,7 +90,7 @@ def style() -> str:
 def _drawn(run: RunView) -> tuple[Mapping[str, str], str]:
     """The figures of a run by the titles of their panels, and the script that fills them."""
     steps = DataRange1d(range_padding=0.02)
-    all_panels = (*PANELS, *PIPELINE_PANELS)
+    all_panels = (*PANELS, *CURRICULUM_PANELS, *PIPELINE_PANELS)
     plots = {panel.title: plot for panel in all_panels if (plot := draw(panel, run, steps)) is not None}
     script, divs = components(plots) if plots else ("", {})
     return divs, script

@@ -75,7 +75,14 @@ class PromptSource:
                 "longer context"
             )
         known = f"{self._name}/{problem.key}" if problem.key else ""
-        return Prompt(id=name, text=problem.text, token_ids=tuple(ids), reference=problem.reference, problem=known)
+        return Prompt(
+            id=name,
+            text=problem.text,
+            token_ids=tuple(ids),
+            reference=problem.reference,
+            problem=known,
+            pass_rate=problem.pass_rate,
+        )
 
     def _plain(self, problem: Problem) -> list[int]:
         try:

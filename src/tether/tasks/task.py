@@ -24,6 +24,8 @@ class Problem:
     """What the system says before it in a chat; empty: whatever the template puts there by itself."""
     key: str = ""
     """Which problem of its source it is, the same each time that it is asked; empty where a source does not tell."""
+    pass_rate: float | None = None
+    """How often another policy answered it right, 0 to 1, where its source says so."""
 
 
 @runtime_checkable
