@@ -64,6 +64,8 @@ _RECORDS = (
     Grade,
     Judgement,
     Rollout,
+    Judgement,
+    Grade,
     Group,
     LedgerLine,
     Evaluation,
