@@ -27,6 +27,7 @@ COMMANDS = {
     "rules": "List rules, presets and other choices of an algorithm.",
     "doctor": "Check whether this machine can run tether.",
     "model": "Write a real pre-trained model as a Hugging Face folder.",
+    "data": "Look into data files, or make a small one.",
     "warmup": "Make the embedded model again by supervised pre-training.",
 }
 """Name and summary of each; the code lies in ``tether.cli.NAME``."""
