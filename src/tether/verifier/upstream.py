@@ -33,7 +33,11 @@ def judge_upstream(answer: str, reference: str) -> Verdict:
     """
     found = extract(answer)
     status, stage = graded(found.text, reference)
-    return Verdict(status=status, extracted=found.text or None, stage=f"{found.place}:{stage}" if stage else "")
+    return Verdict(
+        status=status,
+        extracted=found.text if found.text.strip() else None,
+        stage=f"{found.place}:{stage}" if stage else "",
+    )
 
 
 def graded(answer: str, reference: str) -> tuple[Status, str]:
@@ -43,7 +47,7 @@ def graded(answer: str, reference: str) -> tuple[Status, str]:
     wanted, got = prm800k(reference), prm800k(answer)
     if wanted == got:
         return "correct", "prm800k"
-    said = compare_by_structure(wanted, got, compare_symbols) if got else None
+    said = compare_by_structure(wanted, got, compare_symbols) if got.strip() else None
     if said is not None and said.is_equal:
         return "correct", said.by
     last = compare_by_fallback(answer, reference)

@@ -14,9 +14,12 @@ LONGEST = 1000
 """Letters of an expression; a longer one is not read."""
 DEEPEST = 40
 """Parentheses inside parentheses."""
+EXPONENT = r"[eE][+-]?[0-9]+"
+FLOAT = rf"(?:[0-9][0-9_]*\.[0-9]*|\.[0-9]+)(?:{EXPONENT})?|[0-9][0-9_]*{EXPONENT}"
+INTEGER = "0[0_]*|[1-9][0-9_]*"
+"""As Python writes it: 025 are two numbers."""
 TOKEN = re.compile(
-    r"\s*(?:(?P<number>(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[jJ]?)|(?P<name>[^\W\d]\w*)"
-    r"|(?P<sign>\*\*|[-+*/!()])|(?P<other>\S)|$)"
+    rf"\s*(?:(?P<number>(?:{FLOAT}|{INTEGER})[jJ]?)|(?P<name>[^\W\d]\w*)|(?P<sign>\*\*|[-+*/!()])|(?P<other>\S)|$)"
 )
 KEYWORDS = frozenset({"as", "if", "in", "is", "or", "and", "not", "for", "def", "del", "try", "none", "true", "false"})
 

@@ -187,8 +187,8 @@ def value_of(node: Node) -> int | float:
 
 
 def literal(text: str) -> int | float:
-    """A number as Python reads it in a program: no leading zero."""
-    if text[-1] in "jJ" or re.match(r"0[0-9_]*[1-9][0-9_]*$", text):
+    """A real number as Python reads it in a program."""
+    if text[-1] in "jJ":
         raise UnreadableError(f"{text} is no real number in Python")
     try:
         return int(text) if re.fullmatch(r"[0-9_]+", text) else float(text)
