@@ -1,7 +1,8 @@
 r"""The ``upstream`` mode: verdicts as those of verl's ``prime_math`` score, with all its quirks, for parity of rewards.
 
-Six steps (methods.md 15): the answer is found; compared in Hendrycks' spelling; as PRM800K's plain text; by structure;
-by SymPy, where the expressions are small; and at last by numbers, loosely. Nothing of the model's text is evaluated.
+The score came with PRIME (arXiv 2502.01456). Six steps: the answer is found; compared in Hendrycks' spelling; as
+PRM800K's plain text; by structure; by SymPy, where the expressions are small; and at last by numbers, loosely. Nothing
+of the model's text is evaluated.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ INTEGER = "0[0_]*|[1-9][0-9_]*"
 TOKEN = re.compile(
     rf"\s*(?:(?P<number>(?:{FLOAT}|{INTEGER})[jJ]?)|(?P<name>[^\W\d]\w*)|(?P<sign>\*\*|[-+*/!()])|(?P<other>\S)|$)"
 )
+FACTORIALS = ("", "factorial", "factorial2")
+"""By the number of exclamation marks."""
 KEYWORDS = frozenset({"as", "if", "in", "is", "or", "and", "not", "for", "def", "del", "try", "none", "true", "false"})
 
 Operator: TypeAlias = Literal["+", "-", "*", "/"]
@@ -184,9 +186,12 @@ class Parser:
             node = Number(text) if kind == "number" else Name(text)
         else:
             raise UnreadableError(f"{text!r} stands where a value should" if text else "the expression ends too early")
+        marks = 0
         while self.implicit and self.take("!"):
-            node = Call("factorial", node)
-        return node
+            marks += 1
+        if marks >= len(FACTORIALS):
+            raise UnreadableError(f"{marks} factorials in a row have no meaning")
+        return Call(FACTORIALS[marks], node) if marks else node
 
     def argument(self) -> Node:
         """What a function is applied to: parentheses, or the product behind it up to a division."""
