@@ -22,8 +22,9 @@ from tether.pipeline.loops import LoopsState
 from tether.pipeline.pool import PoolState
 from tether.pipeline.rolling import NOT_YET, Member, Streaks, Underway
 from tether.pipeline.rollouts import Asked
+from tether.pipeline.unjudged import Unjudged
 from tether.ports import GenerationRequest
-from tether.records import Completion, Group, KeptSets, Prompt, Rollout, Truncation
+from tether.records import Completion, Grade, Group, Judgement, KeptSets, Prompt, Rollout, Truncation
 
 RUN_FILE = "run.pt"
 
@@ -59,11 +60,14 @@ _RECORDS = (
     Prompt,
     Completion,
     KeptSets,
+    Grade,
+    Judgement,
     Rollout,
     Group,
     LedgerLine,
     Evaluation,
     Alarms,
+    Unjudged,
 )
 _NUMPY: tuple[Any, ...] = (
     np.ndarray,
