@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from tether.cli import export, report, show
 from tether.errors import RunDirectoryError
 from tether.journal import RunWriter, Sample
-from tether.records import Event, Metric
+from tether.records import Event, Grade, Metric
 
 
 def sample(id: str, *, logp: np.ndarray | None) -> Sample:
@@ -74,6 +74,23 @@ def test_show_prints_one_rollout_token_by_token(run):
     rows = [line.split() for line in result.output.splitlines()]
     assert ["1", r"\x1b[31m", "6", "0", "12", "yes", "-1.0000", "-1.5000", "-0.5000"] in rows
     assert ["2", "tool", "7", "8", "4", "no", "0.0000", "0.0000", "+0.0000"] in rows
+
+
+def test_show_tells_what_each_part_of_the_reward_gave(tmp_path):
+    grades = {
+        "math": Grade(value=1.0, status="correct", extracted="1\x1b[31m2", stage="boxed:number"),
+        "size": Grade(value=-0.25),
+    }
+    judged = replace(sample("g0/0", logp=None), grades=grades, is_right=True)
+    with RunWriter(tmp_path) as writer:
+        writer.rollouts([judged, replace(judged, id="g0/1", is_right=False)])
+    line = r"math 1 (correct, found '1\x1b[31m2', boxed:number)  size -0.25"
+    assert f"rewards     right  {line}" in call(show.command, tmp_path, "g0/0").output
+    assert f"rewards     wrong  {line}" in call(show.command, tmp_path, "g0/1").output
+
+
+def test_show_of_a_run_that_kept_no_parts_has_no_line_for_them(run):
+    assert "rewards " not in call(show.command, run, "g0/0").output
 
 
 def test_show_says_of_how_many_ids_a_token_of_truncated_sampling_was_drawn(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tether.errors import DataError, NonFiniteError
 from tether.journal import Sample
 from tether.journal.schema import event_from_json, event_to_json, sample_from_json, sample_to_json, to_line
-from tether.records import Event, Metric
+from tether.records import Event, Grade, Metric
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 VALUES = FINITE | st.dictionaries(st.text(max_size=4), FINITE, max_size=4)
@@ -77,6 +77,30 @@ def test_a_sample_comes_back_as_it_was_in_the_shortest_digits():
     for name in Sample.__slots__:
         np.testing.assert_array_equal(getattr(again, name), getattr(sample(), name))
         assert getattr(getattr(again, name), "dtype", None) == getattr(getattr(sample(), name), "dtype", None)
+
+
+GRADES = {
+    "math": Grade(value=1.0, status="correct", extracted="12", stage="boxed:number"),
+    "found": Grade(value=0.0, status="no_answer", extracted=""),
+    "size": Grade(value=-0.25),
+}
+
+
+def test_what_each_part_of_the_reward_gave_is_kept_and_old_lines_still_load():
+    line = json.loads(to_line(sample_to_json(sample(grades=GRADES, is_right=True))))
+    again = sample_from_json(line)
+    assert dict(again.grades) == GRADES
+    assert again.is_right is True
+    assert line["grades"]["size"] == {"value": -0.25}
+    assert line["grades"]["found"] == {"value": 0.0, "status": "no_answer", "extracted": ""}
+    old = sample_to_json(sample())
+    assert not {"grades", "is_right"} & set(old)
+    assert (sample_from_json(old).grades, sample_from_json(old).is_right) == ({}, None)
+
+
+def test_a_grade_that_is_no_number_names_part_and_sample():
+    with pytest.raises(NonFiniteError, match="grade size of sample 'r0' is nan"):
+        sample_to_json(sample(grades={"size": Grade(value=float("nan"))}))
 
 
 def test_of_how_many_ids_a_token_was_drawn_is_kept_where_it_is_known():

@@ -55,7 +55,7 @@ def hold(seeds: range, *, has_trouble: bool) -> None:
         met["lost engines"] += sum(engine.num_lost for engine in run.engines.values())
         met["mixed"] += any(len(seen) > 1 for seen in run.learner.seen)
     assert set(reached) >= {"sync", "batch-async", "fully-async", "fully-async with a window"}
-    troubles = {"filtered:flat-group", "filtered:too-few-survivors", "filtered:no-advantage", "evicted:staleness"}
+    troubles = {"filtered:all-right", "filtered:too-few-survivors", "filtered:no-advantage", "evicted:staleness"}
     troubles |= {"evicted:queue", "failed:reward", "failed:reward-deadline", "failed:deadline", "lost engines"}
     assert {"trained", "overtaken", "mixed", *(troubles if has_trouble else ())} <= set(+met), met
 

@@ -33,6 +33,41 @@ def test_a_starved_trainer_is_told_once_with_its_share_and_again_when_the_run_is
     assert alarms.look_back({}) == [words]
 
 
+def statuses(name="math", **counts):
+    return {f"reward/status/{name}": Metric(counts, "sum", sum(counts.values()))}
+
+
+def test_many_answers_that_could_not_be_judged_are_told_once_a_reward_with_their_shares():
+    alarms = Alarms()
+    step = statuses(correct=10.0, wrong=7.0, timeout=2.0, too_large=6.0)
+    (found, other) = sounded(
+        alarms, [step | statuses("code", wrong=1.0), step, step, *[statuses("code", timeout=25.0)] * 4]
+    )
+    assert found[0] == 2
+    assert "reward 'math': 32 % of the answers could not be judged (timeout 8 %, too_large 24 %)" in found[1]
+    assert other[0] == 5
+    assert "reward 'code': 98 % of the answers could not be judged (timeout 98 %)" in other[1]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        statuses(correct=46.0, timeout=4.0),
+        statuses(wrong=50.0, no_answer=50.0),
+        statuses(cut=100.0),
+        statuses(timeout=9.0, wrong=91.0),
+        {"reward/part/math": Metric(1.0)},
+    ],
+)
+def test_few_of_them_or_answers_that_are_just_wrong_raise_no_alarm(step):
+    assert sounded(Alarms(), [step] * 30) == []
+
+
+def test_a_few_answers_are_no_ground_for_an_alarm():
+    assert sounded(Alarms(), [statuses(timeout=9.0)] * 5) == []
+    assert len(sounded(Alarms(), [statuses(timeout=9.0)] * 6)) == 1
+
+
 def test_warm_up_is_not_counted():
     alarms = Alarms(schedule_of())
     rest = steps_of(3 * STEPS, data=1.0)[WARM_UP:]

@@ -25,10 +25,10 @@ from tether.pipeline.snapshot import Snapshot, going_on, read_snapshot, write_sn
 from tether.pipeline.stopwatch import Stopwatch
 from tether.pipeline.writing import ThreadWriting
 from tether.ports import GenerationRequest
-from tether.records import Completion, Prompt
+from tether.records import Completion, Grade, Judgement, Metric, Prompt
 from tether.weights.memory import MemoryStore
 
-from .making import CountingLearner, completion_of
+from .making import CountingLearner, completion_of, rollout_of
 from .small import Bench, algorithm_of, loaded_of, step_of
 
 OFFSETS = {"events.jsonl": 3}
@@ -339,6 +339,20 @@ def test_a_snapshot_with_partials_is_read_as_it_was_written(tmp_path):
     read = read_snapshot(tmp_path)
     assert read.partials["g0/0"].version.tolist() == [3, 3]
     assert read.loops.open[0].members[0].request == snapshot.loops.open[0].members[0].request
+
+
+def test_what_the_rewards_said_of_a_finished_rollout_and_what_alarms_have_counted_is_read_again(tmp_path):
+    grades = {"math": Grade(value=1.0, status="correct", extracted="2"), "size": Grade(value=-0.5)}
+    made = rollout_of("g0/0", [3], partial_of(2), 0.5)
+    member = member_of(0)
+    member.rollout = replace(made, judgement=Judgement(reward=0.5, grades=grades, is_right=True))
+    snapshot = snapshot_of(group_of(member))
+    snapshot.alarms.look({"reward/status/math": Metric({"timeout": 49.0}, "sum", 49.0)})
+    write_snapshot(snapshot, tmp_path)
+    read = read_snapshot(tmp_path)
+    assert read.loops.open[0].members[0].rollout.judgement == member.rollout.judgement
+    (words,) = read.alarms.look({"reward/status/math": Metric({"timeout": 1.0}, "sum", 1.0)})
+    assert "100 % of the answers could not be judged" in words
 
 
 def test_an_engine_that_is_being_lost_tells_no_partials():

@@ -1,14 +1,17 @@
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from tether.config.recipe import load
 from tether.errors import ConfigError
+from tether.journal.schema import check_fate
 from tether.pipeline.schedule import Schedule
 from tether.pipeline.selection import Selection
 from tether.placement.inline import Costs
+from tether.records import Judgement
 
-from .making import ScriptedEngine, completion_of
+from .making import ScriptedEngine, completion_of, group_of, rollout_of
 from .running import Run, World
 from .test_faults import COSTS, stopped_by
 
@@ -45,7 +48,7 @@ def test_flat_groups_are_replaced_and_every_batch_is_whole(regime):
     assert counts == [6] * 5  # of what is in the batch alone
     assert all(index % 3 == 0 for batch in run.learner.batches for index in batch)
     assert run.ledger.balance()["trained"] == 30
-    assert run.ledger.balance()["filtered:flat-group"] >= 54
+    assert run.ledger.balance()["filtered:all-wrong"] >= 54
     assert max(max(seen) for seen in run.learner.seen) <= schedule.bound
 
 
@@ -68,7 +71,39 @@ def test_flat_groups_in_a_row_stop_the_run_and_name_the_task():
     said = stopped_by(run)
     assert "6 groups of task 'test' in a row had equal rewards" in said
     assert "selection.most_flat" in said
-    assert run.ledger.balance()["filtered:flat-group"] >= 12
+    assert "had 0, 0 (filtered:all-wrong): change the task's difficulty or the reward" in said
+    assert run.ledger.balance()["filtered:all-wrong"] >= 12
+
+
+@pytest.mark.parametrize(
+    ("values", "decides", "fate"),
+    [
+        ((1.0, 1.0), (1.0, 1.0), "filtered:all-right"),
+        ((0.0, 0.0), (0.0, 0.0), "filtered:all-wrong"),
+        ((0.9, 0.9), (0.9, 0.9), "filtered:all-wrong"),
+        ((0.0, 0.0), (0.0, 1.0), "filtered:flat-group"),
+        ((0.0, 0.0), (1.0, 1.0), "filtered:all-right"),
+        ((0.0, 1.0), (0.0, 1.0), None),
+        ((0.5, 0.6), (1.0, 1.0), None),
+        ((0.0, 0.0), None, "filtered:flat-group"),
+    ],
+)
+def test_a_flat_group_is_filtered_as_all_right_all_wrong_or_neither(values, decides, fate):
+    group = judged_group(values, decides)
+    assert Selection(flat_groups="filter").filtered(group) == fate
+    assert Selection().filtered(group) is None
+    assert fate is None or check_fate(fate) == fate
+
+
+def judged_group(values, decides):
+    """A group of these rewards; by the part that decides these, or judged by nobody."""
+    rollouts = [rollout_of(f"g0/{n}", [3], completion_of([4]), value) for n, value in enumerate(values)]
+    if decides is not None:
+        rollouts = [
+            replace(rollout, judgement=Judgement(reward=rollout.reward, grades={}, is_right=value >= 1))
+            for rollout, value in zip(rollouts, decides, strict=True)
+        ]
+    return group_of(0, rollouts)
 
 
 def test_one_group_that_is_not_flat_begins_the_count_anew():

@@ -47,6 +47,12 @@ def metrics_of(step: int, rng: np.random.Generator) -> Metrics:
     radius = (0.2 * q * q) ** (1 / 3)
     progress = 1 - float(np.exp(-step / 60))
     means = {
+        "reward/part/math": 0.3 + 0.4 * progress,
+        "reward/part/overlong": -0.1,
+        "reward/groups_all_right": 0.3 * progress,
+        "reward/groups_all_wrong": 0.5 - 0.4 * progress,
+        "reward/groups_mixed": 0.5 + 0.1 * progress,
+        "reward/flat_groups_fraction": 0.5 - 0.1 * progress,
         "reward/mean": 0.3 + 0.4 * progress + float(rng.normal(0, 0.05)),
         "mismatch/abs_mean": abs_mean,
         "mismatch/p99": abs_mean * 9,
@@ -78,6 +84,7 @@ def metrics_of(step: int, rng: np.random.Generator) -> Metrics:
             "staleness/mean": Metric(float(age), count=1200.0),
             "staleness/max": Metric(float(age), "max", 1200.0),
             "staleness/histogram": Metric({str(age): 1200.0}, "sum", 1200.0),
+            "reward/status/math": Metric({"wrong": 30.0, "correct": 24.0, "timeout": 6.0}, "sum", 60.0),
         }
     )
 

@@ -3,6 +3,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tether.report import write_report
 from tether.report.figures import FEW_POINTS, MOST_POINTS, draw, running_mean, thin
 from tether.report.figures import lines_of as curves_of
 from tether.report.panels import PANELS
+from tether.verifier.verdict import Status
 
 from .conftest import NASTY, make_run
 
@@ -208,7 +210,7 @@ def test_a_pattern_finds_the_first_metric_that_fits(finished):
     assert values.min() > 2000
 
 
-def run_of(folder, *steps: dict[str, float], algorithm: dict | None = None) -> RunView:
+def run_of(folder, *steps: dict[str, Any], algorithm: dict | None = None) -> RunView:
     """A run of a few steps with these numbers."""
     with RunWriter(folder) as writer:
         writer.config({"algorithm": algorithm or {}})
@@ -246,6 +248,17 @@ def test_a_q_of_every_bin_is_drawn_where_the_bin_has_tokens_on_a_log_axis(tmp_pa
     assert type(plot.y_scale).__name__ == "LogScale"
 
 
+def test_each_status_has_its_share_of_the_answers_the_most_frequent_first(tmp_path):
+    with RunWriter(tmp_path) as writer:
+        for step, counts in enumerate([{"wrong": 3.0, "correct": 1.0}, {"wrong": 2.0, "timeout": 6.0}], start=1):
+            metrics = {"reward/status/math": Metric(counts, "sum", sum(counts.values()))}
+            writer.event(Event(event="step", step=step, version=step, metrics=metrics))
+    (curve,) = panel_of("How answers were judged").curves
+    drawn = {own.label: series[1].tolist() for own, series in curves_of(curve, RunView(tmp_path))}
+    assert list(drawn) == ["math timeout", "math wrong", "math correct"]
+    assert drawn == {"math timeout": [0.0, 0.75], "math wrong": [0.75, 0.25], "math correct": [0.25, 0.0]}
+
+
 def test_each_correction_has_its_weight_and_its_share_of_zeros_in_one_colour(tmp_path):
     names = [f"correction/{name}/{what}" for name in ("tis", "kpop") for what in ("mean_weight", "zero_fraction")]
     run = run_of(tmp_path, dict.fromkeys(names, 0.5))
@@ -270,6 +283,9 @@ def test_a_box_of_what_the_recipe_has_not_is_left_out(tmp_path):
         "mismatch/policy_abs_mean": 0.1,
         "mismatch/lost_mass_mean": 0.02,
         "probe/rerouted_share/engine-0": 0.006,
+        "reward/part/math": 0.5,
+        "reward/status/math": {"correct": 1.0},
+        "reward/groups_mixed": 1.0,
     }
     text = parse(write_report(run_of(tmp_path / "all", numbers).folder)).text
     assert all(panel.title in text for panel in PANELS if panel.is_optional)
@@ -369,8 +385,8 @@ def test_a_long_run_stays_under_the_limit(tmp_path):
         curve.metric.replace("*", word)
         for panel in PANELS
         for curve in panel.curves
+        if "histogram" not in curve.metric and curve.matches != "shares"
         for word in (MANY[curve.matches] if "*" in curve.metric else ("",))
-        if "histogram" not in curve.metric
     ]
     RunWriter(tmp_path).close()
     line = {"schema": 1, "event": "step", "version": 0}
@@ -378,7 +394,10 @@ def test_a_long_run_stays_under_the_limit(tmp_path):
     values = rng.uniform(size=(MOST_POINTS + 200, len(names)))
     with (tmp_path / "events.jsonl").open("w") as file:
         for step, row in enumerate(values.tolist()):
-            file.write(json.dumps({**line, "step": step, "metrics": dict(zip(names, row, strict=True))}) + "\n")
+            counts = {status: round(100 * share) for status, share in zip(get_args(Status), row, strict=False)}
+            statuses = {"reward/status/math": {"value": counts, "merge": "sum", "count": 1.0}}
+            metrics = dict(zip(names, row, strict=True)) | statuses
+            file.write(json.dumps({**line, "step": step, "metrics": metrics}) + "\n")
     assert write_report(tmp_path).stat().st_size < MOST_BYTES  # with more curves than any one run has
 
 

@@ -75,6 +75,8 @@ def _show_one(console: Console, sample: Sample, by: By) -> None:
         soft_wrap=True,
     )
     console.print(Text("prompt      ", style="dim").append(visible(sample.prompt), style="default"), soft_wrap=True)
+    if sample.grades:
+        console.print(_rewards(sample), soft_wrap=True)
     line = Text("completion  ", style="dim")
     for text, style in zip(sample.token_texts, styles, strict=True):
         line.append(visible(text), style=style)
@@ -87,6 +89,18 @@ def _show_one(console: Console, sample: Sample, by: By) -> None:
     for position, style in enumerate(styles):
         table.add_row(*_token_row(sample, position, style))
     console.print(table)
+
+
+def _rewards(sample: Sample) -> Text:
+    """What each part of the reward gave, and how it came to it; whether the answer is right."""
+    line = Text("rewards     ", style="dim")
+    if sample.is_right is not None:
+        line.append("right  " if sample.is_right else "wrong  ", style="green" if sample.is_right else "red")
+    for label, grade in sample.grades.items():
+        found = None if grade.extracted is None else f"found {grade.extracted!r}"
+        why = ", ".join(words for words in (grade.status, found, grade.stage) if words)
+        line.append(visible(f"{label} {grade.value:g}{f' ({why})' if why else ''}  "), style="default")
+    return line
 
 
 def _token_row(sample: Sample, position: int, style: str) -> tuple[str | Text, ...]:

@@ -11,7 +11,7 @@ import math
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tether.errors import DataError, NonFiniteError
-from tether.records import Event, Floats, Ints, Merge, Metric
+from tether.records import Event, Floats, Grade, Ints, Merge, Metric
 
 SCHEMA: Final = 1
 """Version of the format; a reader refuses lines that are newer than itself."""
@@ -205,6 +205,10 @@ class Sample:
     trainable: NDArray[np.bool_]
     reward: float
     advantage: float
+    grades: Mapping[str, Grade] = field(default_factory=dict)
+    """What each part of the reward gave, by its label, before any weight; of runs that kept it."""
+    is_right: bool | None = None
+    """Whether the answer is right by the part that decides; of runs that kept it."""
     num_kept: Ints | None = None
     """Of how many ids each token was drawn, where sampling was truncated and the engine told; 0 where it did not."""
 
@@ -237,6 +241,8 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
         "completion": sample.completion,
         "reward": check_finite(f"reward {who}", sample.reward),
         "advantage": check_finite(f"advantage {who}", sample.advantage),
+        **({} if sample.is_right is None else {"is_right": bool(sample.is_right)}),
+        **({"grades": {k: _grade_to_json(f"{k} {who}", g) for k, g in sample.grades.items()}} if sample.grades else {}),
         "token_texts": list(sample.token_texts),
         "token_ids": [int(i) for i in sample.token_ids],
         "logp_behavior": _shortest(f"logp_behavior {who}", sample.logp_behavior),
@@ -264,7 +270,26 @@ def sample_from_json(line: Mapping[str, Any]) -> Sample:
         trainable=_array(line["trainable"], np.bool_),
         reward=check_finite("the reward", line["reward"]),
         advantage=check_finite("the advantage", line["advantage"]),
+        grades={as_text(label): _grade_from_json(grade) for label, grade in line.get("grades", {}).items()},
+        is_right=bool(line["is_right"]) if "is_right" in line else None,
         num_kept=_array(line["num_kept"], np.int32) if "num_kept" in line else None,
+    )
+
+
+def _grade_to_json(what: str, grade: Grade) -> dict[str, Any]:
+    """What a grade has to tell."""
+    words = {"status": grade.status or None, "extracted": grade.extracted, "stage": grade.stage or None}
+    told = {name: word for name, word in words.items() if word is not None}
+    return {"value": check_finite(f"grade {what}", grade.value), **told}
+
+
+def _grade_from_json(line: Mapping[str, Any]) -> Grade:
+    extracted = line.get("extracted")
+    return Grade(
+        value=check_finite("a grade", line["value"]),
+        status=as_text(line.get("status", "")),
+        extracted=None if extracted is None else as_text(extracted),
+        stage=as_text(line.get("stage", "")),
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tether.pipeline.schedule import Schedule
+from tether.pipeline.unjudged import Unjudged
 from tether.pipeline.waste import WARM_UP, shares_of, spoiled, wasted
 from tether.records import Metrics
 
@@ -39,15 +40,17 @@ class Alarms:
         self._told_s = self._passed_s = 0.0
         self._waits: dict[str, float] = {}
         self._rollouts = self._restarts = 0.0
+        self._unjudged = Unjudged()
 
     def look(self, metrics: Metrics) -> list[str]:
         """Messages that are due after this step."""
         truncated = _number(metrics, "rollout/truncated_fraction")
         distance = _number(metrics, "mismatch/abs_mean")
+        right, wrong = _number(metrics, "reward/groups_all_right"), _number(metrics, "reward/groups_all_wrong")
         messages = {
             "flat": f"{PATIENCE} steps in a row in which the rewards of every group were equal: nothing is learned "
-            f"from them (truncated answers: {truncated:.0%}); raise engine.max_tokens if that is high, or change the "
-            "task's difficulty or the reward",
+            f"from them (truncated answers: {truncated:.0%}), {right:.0%} of the groups are all right and {wrong:.0%} "
+            "all wrong; raise engine.max_tokens if many are truncated, or change the task's difficulty or the reward",
             "far": f"{PATIENCE} steps in a row in which the mean |d| was above {FAR:g} (now {distance:.2f}): the "
             "policy has left the data it trains on; lower trainer.lr or pipeline.lag",
         }
@@ -58,6 +61,7 @@ class Alarms:
             if self._in_a_row[name] == PATIENCE and name not in self._sounded:
                 self._sounded.add(name)
                 due.append(messages[name])
+        due += self._unjudged.look(metrics)
         self._count(metrics)
         if (restarts := metrics.get("rollout/restarts_mean")) is not None:
             self._rollouts += restarts.count

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import torch
 
-from tether.core.advantage import is_flat
 from tether.journal.schema import Sample
+from tether.pipeline.judged import group_metrics, part_metrics
 from tether.pipeline.packing import Row, Step
 from tether.pipeline.stopwatch import Stopwatch
 from tether.pipeline.trainer import StepReport
@@ -47,11 +46,11 @@ def step_metrics(
     n = float(len(rollouts))
     lengths = [len(rollout.completion) for rollout in rollouts]
     rewards = np.array([rollout.reward for rollout in rollouts], np.float64)
-    flat = [is_flat(torch.tensor([r.reward for r in g.rollouts], dtype=torch.float64)) for g in step.groups]
     metrics = {
         **report.metrics,
         "reward/mean": Metric(float(rewards.mean()), "mean", n),
-        "reward/flat_groups_fraction": Metric(sum(flat) / len(flat), "mean", float(len(flat))),
+        **group_metrics(step.groups),
+        **part_metrics(rollouts),
         "rollout/restarts_mean": Metric(sum(r.num_restarts for r in rollouts) / n, "mean", n),
         "rollout/length_mean": Metric(sum(lengths) / n, "mean", n),
         "rollout/truncated_fraction": Metric(sum(r.completion.finish == "length" for r in rollouts) / n, "mean", n),
@@ -110,6 +109,7 @@ def sample_of(row: Row, number: int, report: StepReport, decode: Callable[[Seque
     """A stored rollout as it was when the trainer used it."""
     completion = row.rollout.completion
     ids = completion.token_ids
+    judgement = row.rollout.judgement
     logp, stale = report.logp.get(row.rollout.id), report.staleness.get(row.rollout.id)
     return Sample(
         id=row.rollout.id,
@@ -125,5 +125,7 @@ def sample_of(row: Row, number: int, report: StepReport, decode: Callable[[Seque
         trainable=np.full(len(ids), logp is not None, np.bool_),
         reward=row.rollout.reward,
         advantage=row.advantage,
+        grades={} if judgement is None else judgement.grades,
+        is_right=None if judgement is None else judgement.is_right,
         num_kept=None if completion.kept is None else np.diff(completion.kept.starts).astype(np.int32),
     )

@@ -18,7 +18,7 @@ from tether.pipeline.faults import LEAST_SURVIVORS, Faults
 from tether.pipeline.old_policy import Evaluator
 from tether.pipeline.pool import Pool
 from tether.pipeline.rollouts import Asked, Reader, Scorer
-from tether.pipeline.selection import FLAT, TOO_FEW, Selection
+from tether.pipeline.selection import TOO_FEW, Selection
 from tether.pipeline.timeline import Timeline
 from tether.ports import Clock, GenerationRequest
 from tether.records import Completion, Group, Rollout
@@ -284,18 +284,19 @@ class Rolling:
         self.streaks = replace(self.streaks, few=0)
         whole = Group(id=asked.id, index=asked.index, rollouts=rollouts)
         self.measured(whole)
-        if not self.selection.filters(whole):
+        fate = self.selection.filtered(whole)
+        if fate is None:
             self.streaks = replace(self.streaks, flat=0)
             self.buffer.finish(whole)
             return
         self.streaks = replace(self.streaks, flat=self.streaks.flat + 1)
-        self._remove(asked.index, rollouts, FLAT)
+        self._remove(asked.index, rollouts, fate)
         if self.streaks.flat >= self.selection.most_flat:
             rewards = ", ".join(f"{rollout.reward:g}" for rollout in rollouts[:4])
             raise TetherError(
                 f"{self.streaks.flat} groups of task {self.task!r} in a row had equal rewards and were filtered, the "
-                f"most that selection.most_flat allows; the last, of prompt {asked.prompt.id!r}, had {rewards}: change "
-                "the task's difficulty or the reward, or train on flat groups"
+                f"most that selection.most_flat allows; the last, of prompt {asked.prompt.id!r}, had {rewards} "
+                f"({fate}): change the task's difficulty or the reward, or train on flat groups"
             )
 
     def _remove(self, index: int, rollouts: Iterable[Rollout], fate: str) -> None:

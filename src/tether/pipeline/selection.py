@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
-from tether.core.advantage import is_flat
 from tether.errors import ConfigError
+from tether.pipeline.judged import Kind, is_flat_group, kind_of
 from tether.records import Group
 
-FLAT: str = "filtered:flat-group"
+FLAT: Mapping[Kind, str] = {
+    "all_right": "filtered:all-right",
+    "all_wrong": "filtered:all-wrong",
+    "mixed": "filtered:flat-group",
+}
+"""Why a group with equal rewards teaches nothing."""
 TOO_FEW: str = "filtered:too-few-survivors"
 TOO_STALE: str = "evicted:staleness"
 QUEUE: str = "evicted:queue"
@@ -44,11 +47,9 @@ class Selection:
             if value is not None and value < least:
                 raise ConfigError(f"selection.{name} must be at least {least}; got {value}")
 
-    def filters(self, group: Group) -> bool:
-        """Whether a finished group is taken out because it is flat."""
-        if self.flat_groups == "train":
-            return False
-        return is_flat(torch.tensor([rollout.reward for rollout in group.rollouts], dtype=torch.float64))
+    def filtered(self, group: Group) -> str | None:
+        """The fate of a finished group that is taken out because it is flat; ``None``: it stays."""
+        return FLAT[kind_of(group)] if self.flat_groups == "filter" and is_flat_group(group) else None
 
     def dropped(self, queued: Iterable[Group], updates: int) -> list[tuple[Group, str]]:
         """Which of the groups in the queue are dropped now, oldest first, and why; ``updates`` are made so far."""

@@ -23,6 +23,7 @@ from tether.pipeline.loops import LoopsState
 from tether.pipeline.pool import PoolState
 from tether.pipeline.rolling import NOT_YET, Member, Streaks, Underway
 from tether.pipeline.rollouts import Asked
+from tether.pipeline.unjudged import Unjudged
 from tether.ports import GenerationRequest
 from tether.records import Completion, Grade, Group, Judgement, KeptSets, Prompt, Rollout, Truncation
 
@@ -70,6 +71,7 @@ _RECORDS = (
     LedgerLine,
     Evaluation,
     Alarms,
+    Unjudged,
 )
 _NUMPY: tuple[Any, ...] = (
     np.ndarray,

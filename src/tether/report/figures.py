@@ -162,15 +162,37 @@ def lines_of(curve: Curve, run: RunView) -> list[tuple[Curve, Series]]:
     fitting = [name for name in run.names(curve.event) if fnmatchcase(name, curve.metric)]
     if curve.matches == "sum":
         found = [(curve, _sum_of(fitting, curve.event, run))] if fitting else []
+    elif curve.matches == "shares":
+        shares = {
+            f"{_star(name, curve)} {label}": of for name in fitting for label, of in _shares(name, curve.event, run)
+        }
+        found = _in_turn(curve, shares)
     elif curve.matches == "each":
         ordered = sorted(fitting, key=lambda name: label_order(_star(name, curve)))
-        named = [replace(curve, label=curve.label.format(_star(name, curve))) for name in ordered]
-        coloured = [replace(own, colour=colour) for own, colour in zip(named, cycle(SEVERAL), strict=False)]
-        found = [(own, run.series(name, curve.event)) for own, name in zip(coloured, ordered, strict=True)]
+        found = _in_turn(curve, {_star(name, curve): run.series(name, curve.event) for name in ordered})
     else:
         found = [(curve, run.series(name, curve.event)) for name in fitting]
     shown = [(own, series) for own, found_series in found if len((series := _without_zeros(found_series, own))[0])]
     return shown[:1] if curve.matches == "first" else shown
+
+
+def _in_turn(curve: Curve, series: Mapping[str, Series]) -> list[tuple[Curve, Series]]:
+    """A curve of each, by what stands in its label, in a colour of its own."""
+    return [
+        (replace(curve, label=curve.label.format(name), colour=colour), of)
+        for (name, of), colour in zip(series.items(), cycle(SEVERAL), strict=False)
+    ]
+
+
+def _shares(name: str, kind: str, run: RunView) -> list[tuple[str, Series]]:
+    """What share each label of a histogram had at every event, the most frequent label first."""
+    points = [(event.step, event.metrics[name].value) for event in run.of(kind) if name in event.metrics]
+    counts = [(step, value) for step, value in points if isinstance(value, Mapping) and sum(value.values()) > 0]
+    steps, total = np.array([step for step, _ in counts], np.int64), run.histogram(name, kind)
+    return [
+        (label, (steps, np.array([value.get(label, 0.0) / sum(value.values()) for _, value in counts], np.float64)))
+        for label in sorted(total, key=lambda label: -total[label])
+    ]
 
 
 def _star(name: str, curve: Curve) -> str:

@@ -28,11 +28,12 @@ class Curve:
     metric: str
     """A name, or a pattern (``throughput/*``)."""
     label: str
-    """With ``{}`` for what the ``*`` of the pattern stands for."""
+    """With ``{}`` for what the ``*`` of the pattern stands for; in ``shares``, for that with a label of the counts."""
     colour: str = BLUE
-    """Of one curve; those of ``each`` take turns."""
-    matches: Literal["first", "each", "sum"] = "first"
-    """What is drawn where several metrics fit the pattern: one of them, a curve of each, or their sum."""
+    """Of one curve; those of ``each`` and ``shares`` take turns."""
+    matches: Literal["first", "each", "sum", "shares"] = "first"
+    """What is drawn where several metrics fit the pattern: one of them, a curve of each, or their sum; or, of metrics
+    that are counts by label, the share of each label."""
     zeros: Literal["shown", "hidden", "shown-if-others"] = "shown"
     """``hidden`` for a number that is 0 where it was not measured; the last leaves out a curve that is 0 all along."""
     event: str = "step"
@@ -82,6 +83,36 @@ PANELS: Final = (
         says="Mean reward of the rollouts that each step trained on. Healthy: it climbs through the noise and "
         "levels off; a fall that does not recover is a collapse.",
         curves=(Curve(metric="reward/mean", label="reward", colour=BLUE),),
+    ),
+    Panel(
+        title="Parts of the reward",
+        unit="mean before its weight",
+        says="What each part of the reward gave to the answers that it was asked about. Healthy: the part that decides "
+        "climbs; one of form or length that climbs while it falls is what the policy learns instead.",
+        curves=(Curve(metric="reward/part/*", label="{}", matches="each"),),
+        is_optional=True,
+    ),
+    Panel(
+        title="How answers were judged",
+        unit="share of answers",
+        says="Share of the answers that met each status of a reward. Healthy: correct grows out of wrong; a large "
+        "share of timeout or parse_error is the reward's failing, trained on as if the answers were wrong.",
+        curves=(Curve(metric="reward/status/*", label="{}", matches="shares"),),
+        is_optional=True,
+    ),
+    Panel(
+        title="Groups all right, all wrong, mixed",
+        unit="share of groups",
+        says="Groups in a batch whose answers are all right, all wrong, or of both kinds, and those that teach nothing "
+        "because their rewards are equal. Healthy: mixed ones, in which there is something to learn; all right says "
+        "that prompts are too easy, all wrong that they are too hard.",
+        curves=(
+            Curve(metric="reward/groups_all_right", label="all right", colour=GREEN),
+            Curve(metric="reward/groups_all_wrong", label="all wrong", colour=RED),
+            Curve(metric="reward/groups_mixed", label="mixed", colour=BLUE),
+            Curve(metric="reward/flat_groups_fraction", label="equal rewards", colour=GREY, dash="dotted"),
+        ),
+        is_optional=True,
     ),
     Panel(
         title="Held-out accuracy",
