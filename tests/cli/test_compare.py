@@ -72,6 +72,13 @@ def test_the_page_needs_no_network_and_escapes_what_it_is_given(runs, tmp_path, 
     assert "What differs in the recipes" in page
 
 
+def test_runs_that_do_not_fit_beside_each_other_get_a_table_below(runs, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    out = tether(capsys, "compare", *runs).out
+    assert out.count("Side by side") == 3
+    assert out.count("accuracy, trailing 25 %") == 3 + 2
+
+
 def test_files_of_evaluations_stand_beside_runs(runs, tmp_path, capsys):
     file = write_lines(tmp_path / "model.jsonl", problems(answers(0.5, seed=4, steps=(0,))))
     code, out, _ = tether(capsys, "compare", runs[0], file)
@@ -91,6 +98,7 @@ def test_a_narrow_console_loses_nothing(runs, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     out = tether(capsys, "compare", *runs).out
     assert "…" not in out
+    assert out.count("Side by side") == 1
     assert max(map(len, out.splitlines())) <= 80
 
 

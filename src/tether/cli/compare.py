@@ -13,6 +13,11 @@ import click
 if TYPE_CHECKING:
     from tether.evals.comparison import Comparison
 
+BETWEEN = 3
+"""Characters beside the text of a column."""
+NARROWEST = 16
+"""Characters to which the column of a run may be folded before it goes into a table of its own."""
+
 
 @click.command("compare")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN ...", type=click.Path(path_type=Path))
@@ -66,13 +71,34 @@ def _show(comparison: Comparison) -> None:
     from tether.cli.compare_table import groups_table, runs_table, settings_table
 
     console = Console()
-    console.print(_drawn("Side by side", runs_table(comparison)))
+    tables = {"Side by side": runs_table(comparison)}
     if comparison.groups:
-        console.print(_drawn("Over seeds", groups_table(comparison)))
+        tables["Over seeds"] = groups_table(comparison)
     if comparison.settings:
-        console.print(_drawn("What differs in the recipes", settings_table(comparison)))
+        tables["What differs in the recipes"] = settings_table(comparison)
+    for title, rows in tables.items():
+        for part in parts_of(rows, console.width):
+            console.print(_drawn(title, part))
     for note in comparison.notes:
         console.print(f"- {note}", markup=False, highlight=False)
+
+
+def parts_of(rows: Sequence[tuple[str, ...]], width: int) -> list[list[tuple[str, ...]]]:
+    """A table as several where it is too wide: the first column again, and the next of the others that fit.
+
+    >>> parts_of([("", "one", "two"), ("p", "0.5", "0.25")], width=16)
+    [[('', 'one'), ('p', '0.5')], [('', 'two'), ('p', '0.25')]]
+    """
+    widths = [BETWEEN + max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths[1:] = [min(needed, NARROWEST) for needed in widths[1:]]
+    parts, room = [[0]], width - widths[0]
+    for place, needed in enumerate(widths[1:], start=1):
+        if needed > room and len(parts[-1]) > 1:
+            parts.append([0])
+            room = width - widths[0]
+        parts[-1].append(place)
+        room -= needed
+    return [[tuple(row[place] for place in part) for row in rows] for part in parts]
 
 
 def _drawn(title: str, rows: Sequence[tuple[str, ...]]) -> object:

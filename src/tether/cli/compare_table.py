@@ -62,7 +62,7 @@ def runs_table(comparison: Comparison) -> Table:
         row("evaluations", [str(len(outcome.evaluations)) for outcome in outcomes]),
         row("problems x samples", [_asked(outcome) for outcome in outcomes]),
         *(row(f"{metric}, {_title(at)}", [_at_step(o.at(at), at) for o in outcomes]) for at in PLACES),
-        row(f"difference to {outcomes[0].label} ({place})", [_gain(d) for d in differences]),
+        row(f"difference to first ({place})", [_gain(d) for d in differences]),
         row("p", [NOTHING if d is None else _p(d.p) for d in differences]),
     ]
     if len(outcomes) > 2:
@@ -91,7 +91,7 @@ def groups_table(comparison: Comparison) -> Table:
         *((f"mean {metric}, {_title(at)}", *(written(group.means[at]) for group in groups)) for at in PLACES),
     ]
     if any(differences):
-        rows.append((f"difference to {groups[0].label} ({comparison.place})", *map(_gain, differences)))
+        rows.append((f"difference to first ({comparison.place})", *map(_gain, differences)))
         rows.append(("p", *(NOTHING if d is None else _p(d.p) for d in differences)))
         rows.append(("p, adjusted (Holm)", *(NOTHING if d is None else _p(d.adjusted_p) for d in differences)))
     return rows
@@ -184,8 +184,10 @@ def written(interval: Interval, sign: str = "") -> str:
 
     >>> written(Interval(0.5, 0.45, 0.5625)), written(Interval(0.02, -0.01, 0.05), "+")
     ('0.500 [0.450, 0.562]', '+0.020 [-0.010, +0.050]')
+    >>> written(Interval(-0.0001, -math.inf, math.inf))
+    '0.000'
     """
-    value, low, high = (format(x, f"{sign}.3f") for x in interval)
+    value, low, high = (format(round(x, 3) + 0.0, f"{sign}.3f") for x in interval)  # + 0.0: no -0.000
     return f"{value} [{low}, {high}]" if all(map(math.isfinite, interval)) else value
 
 

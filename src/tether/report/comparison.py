@@ -30,8 +30,8 @@ REWARD: Final = Panel(
     "same reward can be held against each other.",
     curves=(),
 )
-DASHES: Final = ("solid", "dashed", "dotted", "dashdot")
-"""Of the seeds of one setting, in turn."""
+PENS: Final = (("solid", "circle"), ("dashed", "triangle"), ("dotted", "square"), ("dashdot", "diamond"))
+"""Line and marker of the seeds of one setting, in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class RunCurves:
     setting: int
     """Runs that differ by their seed alone have one number, and one colour."""
     seed: int
-    """Which of them it is: its dash."""
+    """Which of them it is: its line and marker."""
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -56,9 +56,9 @@ class RunCurves:
         return SEVERAL[self.setting % len(SEVERAL)]
 
     @property
-    def dash(self) -> str:
-        """Of its seed; settings that must share a colour are told apart by it, too."""
-        return DASHES[(self.seed + self.setting // len(SEVERAL)) % len(DASHES)]
+    def pen(self) -> tuple[str, str]:
+        """Line and marker of its seed; settings that must share a colour are told apart by it, too."""
+        return PENS[(self.seed + self.setting // len(SEVERAL)) % len(PENS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ def render(page: ComparisonPage) -> str:
         title=f"Held-out {page.metric}" if page.metric == "accuracy" else page.metric,
         unit=page.metric,
         says="Each evaluation, and its 95 % interval as a band. Bands that overlap do not say that runs are equal: "
-        "they met the same problems, and a paired difference is narrower.",
+        "where the same problems were asked, the paired difference is far narrower.",
         curves=(),
     )
     plots = {measured.title: _measured(measured, page.curves, steps)}
@@ -122,7 +122,7 @@ def _measured(panel: Panel, curves: Sequence[RunCurves], steps: DataRange1d) -> 
             )
         drawn += _line(plot, run, (run.steps, run.values), width=2.0)
         if len(run.steps) <= FEW_POINTS:
-            drawn.append(plot.scatter(run.steps, run.values, color=run.colour, size=6))
+            drawn.append(plot.scatter(run.steps, run.values, color=run.colour, marker=run.pen[1], size=7))
         items.append(LegendItem(label=run.label, renderers=drawn[::-1]))
     plot.add_layout(legend(items), "above")
     return plot
@@ -146,7 +146,7 @@ def _reward(curves: Sequence[RunCurves], steps: DataRange1d) -> figure:
 def _line(plot: figure, run: RunCurves, series: Series, width: float) -> list[object]:
     """The line of a run, and a box with its name and value where the mouse is."""
     data = {"x": series[0].astype(np.int32), "y": series[1]}
-    line = plot.line("x", "y", source=data, color=run.colour, line_dash=run.dash, line_width=width)
+    line = plot.line("x", "y", source=data, color=run.colour, line_dash=run.pen[0], line_width=width)
     tips, formatters = [("", run.label), ("step", "@x"), ("value", "@y{%0.4g}")], {"@y": "printf"}
     plot.add_tools(HoverTool(renderers=[line], tooltips=tips, formatters=formatters, mode="mouse", visible=False))
     return [line]
