@@ -159,7 +159,7 @@ def test_a_config_is_whole_or_absent(tmp_path, monkeypatch):
                 writer.config({"a": 2})
     assert RunView(tmp_path).config == {"a": 1}
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "config.json", "events.jsonl", "ledger.jsonl", "rollouts.jsonl", "spans.jsonl",
+        "config.json", "evals.jsonl", "events.jsonl", "ledger.jsonl", "rollouts.jsonl", "spans.jsonl",
     ]  # fmt: skip
 
 

@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tether.errors import RunDirectoryError
+from tether.journal.evaluated import Evaluated, evaluated_from_json
 from tether.journal.ledger import LedgerLine, ledger_line_from_json
 from tether.journal.merging import merge
 from tether.journal.schema import (
     CONFIG_FILE,
+    EVALS_FILE,
     EVENTS_FILE,
     INTERRUPTED,
     LEDGER_FILE,
@@ -124,10 +126,16 @@ class RunView:
         """What the parts of the run did when, in the order in which it was over; empty where a run keeps no trace."""
         return self._read(SPANS_FILE, span_from_json)
 
+    @cached_property
+    def evaluated(self) -> tuple[Evaluated, ...]:
+        """Every problem of every evaluation, in the order asked; empty where a run was made before there was such a
+        file."""
+        return self._read(EVALS_FILE, evaluated_from_json)
+
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """What could not be read of the files of lines, at most one gap each."""
-        for _ in (self.events, self.ledger, self.rollouts, self.spans):
+        for _ in (self.events, self.ledger, self.rollouts, self.spans, self.evaluated):
             pass
         return tuple(self._gaps[name] for name in LINE_FILES if name in self._gaps)
 

@@ -29,7 +29,8 @@ EVENTS_FILE: Final = "events.jsonl"
 LEDGER_FILE: Final = "ledger.jsonl"
 ROLLOUTS_FILE: Final = "rollouts.jsonl"
 SPANS_FILE: Final = "spans.jsonl"
-LINE_FILES: Final = (EVENTS_FILE, LEDGER_FILE, ROLLOUTS_FILE, SPANS_FILE)
+EVALS_FILE: Final = "evals.jsonl"
+LINE_FILES: Final = (EVENTS_FILE, LEDGER_FILE, ROLLOUTS_FILE, SPANS_FILE, EVALS_FILE)
 """Of a run's life, a line at a time; a run that goes on from a checkpoint cuts them back to what they were then."""
 PROCESSES_FILE: Final = "processes.jsonl"
 """Who worked on the run: a line for every process that was started, never cut back."""
@@ -97,11 +98,11 @@ def event_from_json(line: Mapping[str, Any]) -> Event:
     """The event of a line."""
     metrics = {name: metric_from_json(value) for name, value in line["metrics"].items()}
     return Event(
-        event=_text(line["event"]),
-        step=_whole(line["step"]),
-        version=_whole(line["version"]),
+        event=as_text(line["event"]),
+        step=as_whole(line["step"]),
+        version=as_whole(line["version"]),
         metrics=metrics,
-        note=_text(line.get("note", "")),
+        note=as_text(line.get("note", "")),
     )
 
 
@@ -250,11 +251,11 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
 def sample_from_json(line: Mapping[str, Any]) -> Sample:
     """The sample of a line."""
     return Sample(
-        id=_text(line["id"]),
-        step=_whole(line["step"]),
-        prompt=_text(line["prompt"]),
-        completion=_text(line["completion"]),
-        token_texts=tuple(_text(text) for text in line["token_texts"]),
+        id=as_text(line["id"]),
+        step=as_whole(line["step"]),
+        prompt=as_text(line["prompt"]),
+        completion=as_text(line["completion"]),
+        token_texts=tuple(as_text(text) for text in line["token_texts"]),
         token_ids=_array(line["token_ids"], np.int32),
         logp_behavior=_array(line["logp_behavior"], np.float32),
         logp=None if line["logp"] is None else _array(line["logp"], np.float32),
@@ -267,13 +268,14 @@ def sample_from_json(line: Mapping[str, Any]) -> Sample:
     )
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Text as it is, or an error."""
     if not isinstance(value, str):
         raise DataError(f"text is needed, got {value!r}")
     return value
 
 
-def _whole(value: Any) -> int:
+def as_whole(value: Any) -> int:
     """A count of steps or updates, of a size that curves can be drawn over."""
     return int(np.int32(operator.index(value)))
 

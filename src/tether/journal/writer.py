@@ -15,9 +15,11 @@ from types import TracebackType
 from typing import Any, Final
 
 from tether.errors import ConfigError, NonFiniteError, RunDirectoryError
+from tether.journal.evaluated import Evaluated, evaluated_to_json
 from tether.journal.ledger import LedgerLine, ledger_line_to_json
 from tether.journal.schema import (
     CONFIG_FILE,
+    EVALS_FILE,
     EVENTS_FILE,
     LEDGER_FILE,
     LINE_FILES,
@@ -106,6 +108,11 @@ class RunWriter:
         """Append stored samples, one a line."""
         for sample in samples:
             self._append(ROLLOUTS_FILE, sample_to_json(sample))
+
+    def evaluated(self, lines: Iterable[Evaluated]) -> None:
+        """Append the problems of an evaluation, one a line."""
+        for line in lines:
+            self._append(EVALS_FILE, evaluated_to_json(line))
 
     def span(self, span: Span) -> None:
         """Append what a part of the run did from one moment to another."""
