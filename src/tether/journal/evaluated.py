@@ -19,7 +19,8 @@ class Evaluated:
 
     >>> line = Evaluated(step=5, version=5, task="aime", criterion="math", problem="aime/7",
     ...     prompt_id="aime/heldout/0/3", reference="204", seed=0, temperature=1.0, top_p=1.0, max_tokens=64,
-    ...     versions=(5, 5), correct=(True, None), extracted=("204", None), status=("correct", "failed"), length=(12, 64), truncated=(False, True))
+    ...     versions=(5, 5), correct=(True, None), extracted=("204", None),
+    ...     status=("correct", "failed"), length=(12, 64), truncated=(False, True))
     >>> line.k, line.is_judged, line.key
     (2, False, 'aime/7')
     """
@@ -64,7 +65,7 @@ class Evaluated:
 
     @property
     def is_judged(self) -> bool:
-        """Whether every sample is right or wrong; else the problem counts nowhere."""
+        """Whether every sample is right or wrong, and none failed."""
         return None not in self.correct
 
     @property

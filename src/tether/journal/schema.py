@@ -303,3 +303,8 @@ def _shortest(what: str, values: Sequence[float] | Floats) -> list[float]:
 def files_in(folder: Path, names: Iterable[str] = (CONFIG_FILE, EVENTS_FILE)) -> list[str]:
     """Which of the files of a run a folder has."""
     return [name for name in names if (folder / name).is_file()]
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run directory whose run has begun."""
+    return len(files_in(folder)) == 2
