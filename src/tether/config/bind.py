@@ -99,6 +99,9 @@ def _value(f: dataclasses.Field[Any], hint: Any, value: Any, where: str) -> Any:
         return _plugins(registry, f, hint, value, where)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return bind(hint, value, where)
+    if (inner := _tables_of(hint)) is not None:
+        items = value if isinstance(value, list | tuple) else [value]  # one table may stand for a list of one
+        return tuple(bind(inner, item, f"{where}[{n}]") for n, item in enumerate(items))
     if value == "none" and type(None) in get_args(hint):
         return None
     if isinstance(value, bool) and hint is not bool:
@@ -113,6 +116,12 @@ def _value(f: dataclasses.Field[Any], hint: Any, value: Any, where: str) -> Any:
     if any(not abs(number) <= LARGEST for number in numbers):
         raise ConfigError(f"{where} must be a number that float32 can hold, at most {LARGEST:g}; got {value!r}")
     return bound
+
+
+def _tables_of(hint: Any) -> type[Any] | None:
+    """The class of a field that holds tables, such as ``tuple[Source, ...]``."""
+    inner = get_args(hint)[0] if get_origin(hint) is tuple and get_args(hint) else None
+    return inner if isinstance(inner, type) and dataclasses.is_dataclass(inner) else None
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)  # making one costs far more than using it
