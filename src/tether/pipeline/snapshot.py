@@ -24,7 +24,7 @@ from tether.pipeline.pool import PoolState
 from tether.pipeline.rolling import NOT_YET, Member, Streaks, Underway
 from tether.pipeline.rollouts import Asked
 from tether.ports import GenerationRequest
-from tether.records import Completion, Group, KeptSets, Prompt, Rollout, Truncation
+from tether.records import Completion, Grade, Group, Judgement, KeptSets, Prompt, Rollout, Truncation
 
 RUN_FILE = "run.pt"
 
@@ -61,6 +61,8 @@ _RECORDS = (
     Completion,
     KeptSets,
     Rollout,
+    Judgement,
+    Grade,
     Group,
     LedgerLine,
     History,

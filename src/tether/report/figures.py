@@ -168,9 +168,16 @@ def lines_of(curve: Curve, run: RunView) -> list[tuple[Curve, Series]]:
         coloured = [replace(own, colour=colour) for own, colour in zip(named, cycle(SEVERAL), strict=False)]
         found = [(own, run.series(name, curve.event)) for own, name in zip(coloured, ordered, strict=True)]
     else:
-        found = [(curve, run.series(name, curve.event)) for name in fitting]
+        found = [(_named(curve, name), run.series(name, curve.event)) for name in fitting]
     shown = [(own, series) for own, found_series in found if len((series := _without_zeros(found_series, own))[0])]
     return shown[:1] if curve.matches == "first" else shown
+
+
+def _named(curve: Curve, name: str) -> Curve:
+    """With the metric's own name in its label and its band."""
+    low, high = curve.band or ("", "")
+    band = (low.format(name), high.format(name)) if curve.band else None
+    return replace(curve, label=curve.label.format(name.rpartition("/")[2]), band=band)
 
 
 def _star(name: str, curve: Curve) -> str:
