@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tether.config.abilities import check_opened
 from tether.config.learning import makers_of, routing_of, support_of
-from tether.config.parts import device_of, prompts_of, reader_of
+from tether.config.parts import device_of, num_asked, prompts_of, reader_of
 from tether.config.recipe import Recipe
 from tether.config.resume import ResumePlan, locked, roll_back
 from tether.config.rewarding import rewards_of
@@ -42,8 +42,10 @@ NUM_SAMPLINGS = 20
 
 
 def check(recipe: Recipe, out: Path | None = None) -> None:
-    """What can be refused without loading a model: the reward, the model's place, the device, the run directory."""
+    """What can be refused without loading a model: reward, problems, the model's place, device, run directory."""
     rewards_of(recipe.reward, recipe.task)
+    if recipe.eval.prompts:
+        num_asked(recipe.eval.task or recipe.task, recipe.eval.prompts)  # reads its file, if it has one
     for source in (recipe.model.path, recipe.model.reference):
         if source:
             resolve_source(source)

@@ -141,7 +141,7 @@ def exam_of(settings: EvaluationSettings, config: Table) -> Exam:
     mine: dict[str, Any] = {"prompts": settings.count, "samples": settings.samples, "reward": criterion}
     mine |= {"temperature": settings.temperature, "max_tokens": settings.max_tokens}
     options = bind(EvalOptions, {**table, **{key: value for key, value in mine.items() if value is not None}}, "eval")
-    bound = _task(task, name)
+    bound: Task = plugin(TASKS, task, "task")
     judged_by = criterion_of(bound, options.reward)
     max_tokens = int((tables.get("engine") or {}).get("max_tokens", MAX_TOKENS))
     return Exam(
@@ -149,21 +149,20 @@ def exam_of(settings: EvaluationSettings, config: Table) -> Exam:
         task=bound,
         criterion=judged_by,
         protocol=protocol_of(options, task["name"], judged_by, seed=settings.seed, max_tokens=max_tokens),
-        count=num_asked(bound, options.prompts or COUNT),
+        count=_num_asked(bound, options.prompts or COUNT, name, settings),
         dtype=settings.dtype,
     )
 
 
-def _task(table: dict[str, Any], recipe: str) -> Task:
+def _num_asked(task: Task, most: int, recipe: str, settings: EvaluationSettings) -> int:
     try:
-        task: Task = plugin(TASKS, table, "task")
+        return num_asked(task, most)
     except ConfigError as error:
-        if recipe and not table.get("path", "given"):
+        if recipe and not any(text.startswith("task.path") for text in settings.options):
             raise ConfigError(
-                f"recipe {recipe!r} asks problems from a file of yours; say which: --set task.path=FILE"
+                f"recipe {recipe!r} asks problems from a file of yours; say which: --set task.path=FILE ({error})"
             ) from error
         raise
-    return task
 
 
 def take(exam: Exam, located: Located, told: Told | None) -> Evaluation:
