@@ -88,7 +88,7 @@ def test_what_a_held_out_file_has_is_never_trained_on(two):
     task = dataset(Source(path=two[0]), heldout=(Source(path=two[1]),))
     assert (task.size("train"), task.size("heldout")) == (100, 150)
     assert not set(texts(task, "train", 100)) & set(texts(task, "heldout", 150))
-    assert any("50 problems are held out, and are not trained on" in notice for notice in task.notices)
+    assert any("50 problems are held out, and are not trained on" in notice for notice in task.notices())
 
 
 def test_an_evaluation_of_a_finite_set_asks_every_problem_once(two):
@@ -143,7 +143,7 @@ def test_conflicting_references_keep_the_first_and_are_counted_with_examples(tmp
     rows = [{"question": "1 + 1?", "answer": answer} for answer in ("2", "3", "2", "4")]
     task = Dataset(path=write(tmp_path / "a.jsonl", rows), heldout_share=0.0)
     assert task.problem("train", 0, 0).reference == "2"
-    (notice,) = [notice for notice in task.notices if "another reference" in notice]
+    (notice,) = [notice for notice in task.notices() if "another reference" in notice]
     assert "2 problems came again with another reference, the first was kept: '2' at " in notice
     assert "a.jsonl, line 1, '3' at" in notice
 
@@ -153,16 +153,16 @@ def test_dapo_repeats_its_problems_and_each_is_there_once_with_or_without_its_in
     twice = dataset(Source(path=path), Source(path=path, instruction="drop", name="bare"), heldout_share=0.0)
     assert twice.size("train") == 12
     assert [census.num_repeated for census in twice.pool.censuses] == [12, 24]
-    assert not any("another reference" in notice for notice in twice.notices)
+    assert not any("another reference" in notice for notice in twice.notices())
 
 
 def test_few_rows_are_mentioned_once_for_what_is_trained_on(tmp_path):
     few = write(tmp_path / "few.jsonl", sums(2))
     rest = write(tmp_path / "rest.jsonl", sums(200, start=2))
-    assert dataset(Source(path=few), heldout=(Source(path=rest),)).notices == (
+    assert dataset(Source(path=few), heldout=(Source(path=rest),)).notices() == (
         f"{few} has only 2 rows; check that it is the whole file",
     )
-    assert dataset(Source(path=rest), heldout=(Source(path=few),)).notices == ()
+    assert dataset(Source(path=rest), heldout=(Source(path=few),)).notices() == ()
 
 
 def test_a_bad_row_stops_the_start_or_is_dropped_and_counted(tmp_path):
@@ -174,7 +174,7 @@ def test_a_bad_row_stops_the_start_or_is_dropped_and_counted(tmp_path):
         Dataset(path=path).size("train")
     task = Dataset(path=path, bad_rows="drop")
     assert task.size("train") + task.size("heldout") == 150
-    (notice,) = task.notices
+    (notice,) = task.notices()
     assert "2 of 152 rows dropped; the first: " in notice
     assert "line 151" in notice
 
@@ -220,3 +220,43 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_read(options, 
 def test_a_source_that_cannot_work_is_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         Source(**options)
+
+
+def words(problem) -> int:
+    """Tokens of a toy tokenizer that adds two of its own."""
+    return len(problem.text.split()) + 2
+
+
+@pytest.fixture
+def uneven(tmp_path) -> str:
+    """Problems of five words, and two of twelve."""
+    rows = [*sums(150), *({"question": f"{n} words " * 5 + "in all", "answer": "1"} for n in range(2))]
+    return write(tmp_path / "uneven.jsonl", rows)
+
+
+def test_problems_that_are_too_long_stop_the_start_with_their_number_and_the_way_out(uneven):
+    task = Dataset(path=uneven, heldout_share=0.0)
+    with pytest.raises(DataError, match=r"2 of 152 train problems .* at .*line 151; .*set task\.too_long=drop") as told:
+        task.fitting("train", words, 7)
+    assert "engine.max_tokens" in str(told.value)
+
+
+def test_problems_that_are_too_long_are_dropped_and_counted_where_asked(uneven):
+    task = Dataset(path=uneven, heldout_share=0.0, too_long="drop")
+    fitted = task.fitting("train", words, 7)
+    assert (task.size("train"), fitted.size("train")) == (152, 150)
+    assert "2 of 152 train problems" in fitted.notices()[-1]
+    assert all(words(fitted.problem("train", 0, index)) <= 7 for index in range(300))
+    assert task.fitting("train", words, 100) is task
+
+
+def test_held_out_problems_are_measured_too(uneven):
+    task = Dataset(path=uneven, heldout_share=1.0, too_long="drop")
+    assert task.fitting("heldout", words, 7).size("heldout") == 150
+
+
+def test_texts_that_cannot_be_too_long_are_not_encoded(two):
+    calls = []
+    task = Dataset(path=two[0], heldout_share=0.0)
+    assert task.fitting("train", lambda problem: calls.append(problem.text) or words(problem), 1000) is task
+    assert calls == ["What is 0 + 1?"]

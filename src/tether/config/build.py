@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from tether.config.abilities import check_opened
+from tether.config.data import check_data, data_notices, with_data
 from tether.config.learning import makers_of, routing_of, support_of
-from tether.config.parts import device_of, num_asked, prompts_of, reader_of
+from tether.config.parts import device_of, prompts_of, reader_of
 from tether.config.recipe import Recipe
 from tether.config.resume import ResumePlan, locked, roll_back
 from tether.config.rewarding import rewards_of
@@ -44,8 +45,7 @@ NUM_SAMPLINGS = 20
 def check(recipe: Recipe, out: Path | None = None) -> None:
     """What can be refused without loading a model: reward, problems, the model's place, device, run directory."""
     rewards_of(recipe.reward, recipe.task)
-    if recipe.eval.prompts:
-        num_asked(recipe.eval.task or recipe.task, recipe.eval.prompts)  # reads its file, if it has one
+    check_data(recipe)
     for source in (recipe.model.path, recipe.model.reference):
         if source:
             resolve_source(source)
@@ -115,7 +115,7 @@ def build(
     for engine in engines.values():
         check_opened(engine.capabilities, recipe)
     writer = open_writer()
-    writer.config(recipe.resolved())
+    writer.config(with_data(recipe))
     probe = Probe(
         options=recipe.checks,
         learner=learner,
@@ -135,7 +135,7 @@ def build(
         stop=StopRequest(),
         samples=recipe.run.samples,
         samples_every=max(1, recipe.run.steps // NUM_SAMPLINGS),
-        doubts=tuple(recipe.doubts),
+        doubts=(*recipe.doubts, *data_notices(recipe, prompts, parts.vocabulary)),
         alarms=Alarms(recipe.pipeline),
         observers=observers,
     )

@@ -10,7 +10,7 @@ from typing import Any
 from tether.config.bind import bind, named, plugin
 from tether.config.located import Located, locate
 from tether.config.overrides import parse
-from tether.config.parts import device_of, evaluation_set, judge_by, num_asked, prompts_of, protocol_of, reader_of
+from tether.config.parts import device_of, evaluation_set, judge_by, prompts_of, protocol_of, reader_of
 from tether.config.recipe import read
 from tether.config.rewarding import criterion_of
 from tether.engines.torch import Torch
@@ -24,7 +24,7 @@ from tether.models.loading import load_model
 from tether.placement.inline import FreeClock
 from tether.registry import TASKS
 from tether.rewards.composition import Composition
-from tether.tasks.task import Task
+from tether.tasks.task import Finite, Task
 from tether.weights.memory import MemoryStore
 
 Table = Mapping[str, Any]
@@ -63,7 +63,8 @@ class Exam:
     task: Task
     criterion: Composition
     protocol: Protocol
-    count: int
+    most: int
+    """Problems asked, or all that there are."""
     dtype: str
 
 
@@ -82,7 +83,7 @@ class ExamResult:
         about = {
             "task": p.task,
             "criterion": p.criterion,
-            "n": self.exam.count,
+            "n": len(self.evaluation.problems),
             "k": p.samples,
             "temperature": p.temperature,
             "top_p": p.top_p,
@@ -142,6 +143,7 @@ def exam_of(settings: EvaluationSettings, config: Table) -> Exam:
     mine |= {"temperature": settings.temperature, "max_tokens": settings.max_tokens}
     options = bind(EvalOptions, {**table, **{key: value for key, value in mine.items() if value is not None}}, "eval")
     bound: Task = plugin(TASKS, task, "task")
+    _check_read(bound, name, settings)
     judged_by = criterion_of(bound, options.reward)
     max_tokens = int((tables.get("engine") or {}).get("max_tokens", MAX_TOKENS))
     return Exam(
@@ -149,14 +151,17 @@ def exam_of(settings: EvaluationSettings, config: Table) -> Exam:
         task=bound,
         criterion=judged_by,
         protocol=protocol_of(options, task["name"], judged_by, seed=settings.seed, max_tokens=max_tokens),
-        count=_num_asked(bound, options.prompts or COUNT, name, settings),
+        most=options.prompts or COUNT,
         dtype=settings.dtype,
     )
 
 
-def _num_asked(task: Task, most: int, recipe: str, settings: EvaluationSettings) -> int:
+def _check_read(task: Task, recipe: str, settings: EvaluationSettings) -> None:
+    """Read a file of problems before a model is loaded."""
+    if not isinstance(task, Finite):
+        return
     try:
-        return num_asked(task, most)
+        task.size("heldout")
     except ConfigError as error:
         if recipe and not any(text.startswith("task.path") for text in settings.options):
             raise ConfigError(
@@ -170,7 +175,7 @@ def take(exam: Exam, located: Located, told: Told | None) -> Evaluation:
     device, protocol = device_of("auto"), exam.protocol
     loaded = load_model(located.model, device=device)
     source = prompts_of((exam.task_name, exam.task), loaded, protocol.max_tokens, "heldout", protocol.seed)
-    questions = evaluation_set(source, exam.count, protocol)
+    questions = evaluation_set(source, exam.most, protocol)
     store = MemoryStore(exam.dtype)
     options = Torch(dtype=exam.dtype, max_tokens=protocol.max_tokens)
     engine = options.open(located.model, store=store, clock=FreeClock(), device=device)
@@ -182,7 +187,7 @@ def take(exam: Exam, located: Located, told: Told | None) -> Evaluation:
         async for piece in evaluator.pieces(located.version, loaded.model.state_dict(), size):
             pieces.append(piece)
             if told is not None:
-                told(piece, located.step, sum(len(one.problems) for one in pieces), exam.count)
+                told(piece, located.step, sum(len(one.problems) for one in pieces), len(questions[0]))
         return joined(pieces)
 
     return asyncio.run(ask())

@@ -7,7 +7,8 @@ from functools import partial
 
 from torch import Tensor
 
-from tether.config.parts import evaluation_set, judge_by, num_asked, prompts_of, protocol_of, reader_of
+from tether.config.data import asked_of
+from tether.config.parts import evaluation_set, judge_by, prompts_of, protocol_of, reader_of
 from tether.config.recipe import Recipe
 from tether.config.rewarding import criterion_of, rewards_of
 from tether.core.algorithm import Algorithm
@@ -29,7 +30,6 @@ from tether.pipeline.trainer import Trainer
 from tether.placement.inline import FreeClock
 from tether.placement.parts import EvaluatorMaker, Makers
 from tether.ports import Clock, EngineOptions, RolloutEngine, WeightStore
-from tether.registry import TASKS
 from tether.replay.routing import Routing
 from tether.replay.support import Support
 from tether.weights.memory import MemoryStore
@@ -182,11 +182,11 @@ def _evaluator(
 ) -> Callable[[int, Mapping[str, Tensor]], Awaitable[Evaluation]]:
     """Evaluates any weights of the model, in an embedded engine of its own, whatever samples the rollouts."""
     options, store = recipe.eval, MemoryStore(recipe.engine.dtype)
-    task = (recipe.task_name, recipe.task) if options.task is None else (TASKS.name_of(options.task), options.task)
+    task = asked_of(recipe)
     criterion = criterion_of(task[1], options.reward)
     protocol = protocol_of(options, task[0], criterion, seed=recipe.run.seed, max_tokens=recipe.engine.max_tokens)
     source = prompts_of(task, loaded, protocol.max_tokens, "heldout", recipe.run.seed)
-    questions = evaluation_set(source, num_asked(task[1], options.prompts), protocol)
+    questions = evaluation_set(source, options.prompts, protocol)
     engine = _embedded(recipe.engine).open(
         recipe.model.path, store=store, clock=FreeClock(), device=device, lora=recipe.model.lora
     )

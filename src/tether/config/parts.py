@@ -65,27 +65,18 @@ def protocol_of(options: EvalOptions, task: str, criterion: Composition, *, seed
     )
 
 
-def num_asked(task: Task, most: int) -> int:
-    """How many prompts of a task an evaluation asks: of one that says how many it holds, none twice."""
-    size = getattr(task, "size", None)
-    held = size("heldout") if callable(size) else None
-    return most if held is None else min(most, int(held))
-
-
-def evaluation_set(
-    source: PromptSource, count: int, protocol: Protocol
-) -> tuple[list[Prompt], list[GenerationRequest]]:
-    """The first ``count`` prompts of a source, and for each as many requests as it gets answers, with seeds of their
-    own.
+def evaluation_set(source: PromptSource, most: int, protocol: Protocol) -> tuple[list[Prompt], list[GenerationRequest]]:
+    """The first prompts of a source, of a finite one at most all of them, and for each as many requests as it gets
+    answers, with seeds of their own.
 
     Raises ``DataError`` if a problem would be asked twice.
     """
-    prompts = [source(index) for index in range(count)]
+    prompts = [source(index) for index in range(most if source.size is None else min(most, source.size))]
     known = Counter(prompt.problem for prompt in prompts if prompt.problem)
     if twice := [name for name, times in known.items() if times > 1]:
         raise DataError(
-            f"an evaluation asks each problem once, with several samples if need be; of {count} prompts {twice[0]} "
-            "would come again: ask fewer prompts"
+            f"an evaluation asks each problem once, with several samples if need be; of {len(prompts)} prompts "
+            f"{twice[0]} would come again: ask fewer prompts"
         )
     requests = [
         GenerationRequest(

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tether.config.data import check_same_data
 from tether.config.overrides import apply
 from tether.config.recipe import Recipe, from_tables, read
 from tether.errors import ConfigError, ResumeError, RunDirectoryError
@@ -112,6 +113,7 @@ def plan(folder: Path, source: str | None, settings: Iterable[str], told: Callab
             f"a run cannot go on with other settings of this kind: {lines}. What its checkpoint holds would mean "
             f"something else; start a new run for them. These may change: {', '.join(MAY_CHANGE)}"
         )
+    check_same_data(recipe, run.config)
     lengths, steps = _lengths(folder), run.steps[-1].step if run.steps else 0
     is_finished = run.status == "finished" and steps == recipe.run.steps
     checkpoint = None if is_finished else Checkpoints(folder).newest(told, lengths)

@@ -65,6 +65,22 @@ class Pool:
     """Of each source, then of each held-out one."""
     notices: tuple[str, ...]
 
+    def only(self, split: str, fits: Callable[[Entry], bool]) -> Pool:
+        """Without the problems of a split that do not fit, and with a notice of them; itself if all do."""
+        parts = (self.heldout,) if split == "heldout" else self.train
+        out = {entry.key: entry for part in parts for entry in part if not fits(entry)}
+        if not out:
+            return self
+        kept = tuple(tuple(entry for entry in part if entry.key not in out) for part in parts)
+        notice = (
+            f"{len(out)} of {sum(map(len, parts))} {split} problems make a prompt that is longer than the model's "
+            f"context leaves room for, such as the one at {next(iter(out.values())).where}"
+        )
+        notices = (*self.notices, notice)
+        if split == "heldout":
+            return dataclasses.replace(self, heldout=kept[0], notices=notices)
+        return dataclasses.replace(self, train=kept, notices=notices)
+
     @property
     def fingerprint(self) -> str:
         """Of every problem with its reference, in order: another one if the files have changed."""

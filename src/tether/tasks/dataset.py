@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from tether.data.mixing import Mix, shuffled
 from tether.data.pool import BadRows, Pool, load_pool
@@ -51,6 +54,9 @@ class Dataset:
     is a file. 1: nothing is trained on, which serves an evaluation."""
     bad_rows: BadRows = "refuse"
     """What becomes of a row without a problem or a reference: ``refuse`` the file, or ``drop`` the row."""
+    too_long: Literal["refuse", "drop"] = "refuse"
+    """What becomes of problems that make a longer prompt than the model's context leaves room for: ``refuse`` to start,
+    or ``drop`` them, and say how many."""
     chat: bool = True
     """Ask in the model's chat format; without it the problem's text is the prompt."""
     system: str = ""
@@ -91,10 +97,41 @@ class Dataset:
             raise DataError("these problems have a system message, which needs a chat; set task.chat=true")
         return pool
 
-    @property
     def notices(self) -> tuple[str, ...]:
         """What was noticed about the data, a sentence each."""
         return self.pool.notices
+
+    def fingerprint(self) -> str:
+        """Of all problems and references, in order."""
+        return self.pool.fingerprint
+
+    def fitting(self, split: Split, num_tokens: Callable[[Problem], int], room: int) -> Dataset:
+        """The task without the problems of a split that are too long, counted in a notice, or a refusal.
+
+        Texts of fewer bytes than there is room are not encoded: no token of today's tokenizers is shorter than a byte.
+        """
+        entries = self.pool.heldout if split == "heldout" else [e for part in self.pool.train for e in part]
+        if not entries:
+            return self
+        around = num_tokens(self._asked(min(entries, key=lambda entry: len(entry.text))))
+
+        def fits(entry: Entry) -> bool:
+            asked = self._asked(entry)
+            if len(f"{asked.text}{asked.system}".encode()) + around <= room:
+                return True
+            return num_tokens(asked) <= room
+
+        pool = self.pool.only(split, fits)
+        if pool is self.pool:
+            return self
+        if self.too_long == "refuse":
+            raise DataError(
+                f"{pool.notices[-1]}; they would stop the run when their turn comes: set task.too_long=drop, lower "
+                "engine.max_tokens, or use a model with a longer context"
+            )
+        fitted = dataclasses.replace(self)
+        fitted.__dict__["pool"] = pool  # in the place of the one it would read
+        return fitted
 
     def size(self, split: Split) -> int:
         """How many different problems a split has."""

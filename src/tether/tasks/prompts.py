@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from tether.errors import DataError
 from tether.records import Prompt
-from tether.tasks.task import Problem, Split, Task
+from tether.tasks.task import Finite, Problem, Split, Task
 
 
 @runtime_checkable
@@ -43,7 +43,8 @@ class PromptSource:
         encoder: the model's tokenizer; an end-of-sequence id that it appends is taken off again. A problem that is
             a chat needs one with a chat template, which is applied once and adds all specials itself.
         eos_ids: the model's end-of-sequence ids.
-        room: most prompt tokens, that is, the context less ``max_tokens``.
+        room: most prompt tokens, that is, the context less ``max_tokens``. Of a finite task every problem is measured
+            now; of another one each when it is asked for.
     """
 
     def __init__(
@@ -60,11 +61,21 @@ class PromptSource:
         self._room = room
         self._split: Split = split
         self._seed = seed
+        self.notices: tuple[str, ...] = ()
+        """What a user should know about the task's data."""
+        if isinstance(self._task, Finite):
+            self._task = self._task.fitting(split, lambda problem: len(self._ids(problem)), room)
+            self.notices = self._task.notices() if isinstance(self._task, Finite) else ()
+
+    @property
+    def size(self) -> int | None:
+        """How many different prompts there are; ``None`` where the task does not tell, or there is no end of them."""
+        return self._task.size(self._split) if isinstance(self._task, Finite) else None
 
     def __call__(self, index: int) -> Prompt:
         """The prompt at an index; the same for the same split, seed and index."""
         problem = self._task.problem(self._split, self._seed, index)
-        ids = self._chat(problem) if problem.chat else self._plain(problem)
+        ids = self._ids(problem)
         name = f"{self._name}/{self._split}/{self._seed}/{index}"
         if not ids:
             raise DataError(f"prompt {name} has no tokens (text {problem.text!r}); an engine needs at least one")
@@ -76,6 +87,9 @@ class PromptSource:
             )
         known = f"{self._name}/{problem.key}" if problem.key else ""
         return Prompt(id=name, text=problem.text, token_ids=tuple(ids), reference=problem.reference, problem=known)
+
+    def _ids(self, problem: Problem) -> list[int]:
+        return self._chat(problem) if problem.chat else self._plain(problem)
 
     def _plain(self, problem: Problem) -> list[int]:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -37,4 +38,27 @@ class Task(Protocol):
 
     def problem(self, split: Split, seed: int, index: int) -> Problem:
         """The same problem for the same arguments; no text is in both splits, whatever the seeds."""
+        ...
+
+
+@runtime_checkable
+class Finite(Task, Protocol):
+    """A task that has so many problems and no more, such as those of a file."""
+
+    def size(self, split: Split) -> int | None:
+        """How many different problems a split has: those at the indices below it are all of them, each once. ``None``
+        where there is no end of them."""
+        ...
+
+    def fitting(self, split: Split, num_tokens: Callable[[Problem], int], room: int) -> Task:
+        """The task without the problems of a split that make a prompt of more tokens than there is room for, or an
+        error that says how many there are."""
+        ...
+
+    def notices(self) -> tuple[str, ...]:
+        """What a user should know about the data, a sentence each."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Another one if the data are others, by which a run that goes on knows that they are not."""
         ...
