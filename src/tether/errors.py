@@ -36,6 +36,10 @@ class RewardError(RolloutError, RuntimeError):
     """A reward function that raised, or returned something other than a finite number."""
 
 
+class VerifierError(TetherError, RuntimeError):
+    """A verifier that cannot judge at all: its workers do not start, or it was closed. Never a matter of an answer."""
+
+
 class NonFiniteError(RolloutError, ArithmeticError):
     """A NaN or an infinity where a number is needed; names tensor, rollout, token and versions."""
 

@@ -15,7 +15,6 @@ PENDING = {
     "collapse law with the reported constants (S eta*=1.6e-6, T eta*=3.2e-5)": "planning: stability limits",
     "observation-skipping GAE, gamma=1 lam=.9, two turns of two tokens, R=1": "advantage gae",
     "MAI adaptive clip-high": "entropy controller",
-    "prime_math cases": "reward math",
 }
 """Tables that no test reads yet, and what they wait for. The change that brings the subject takes its line out."""
 

@@ -16,6 +16,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 COMMANDS = {
     "train": "Train a model by a recipe.",
     "eval": "Measure the accuracy of a run or a model.",
+    "verify": "Grade answers to mathematics against their references.",
     "probe": "Measure how far a model's engine is from its trainer.",
     "show": "Show stored samples of a run.",
     "ledger": "Print what became of every rollout of a run.",
