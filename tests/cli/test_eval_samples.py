@@ -172,3 +172,35 @@ def test_greedy_answers_are_not_asked_several_times():
     settings = evaluate.EvaluationSettings(source="tiny-moe", samples=8, temperature=0.0)
     with pytest.raises(ConfigError, match=r"eval\.temperature = 0 is greedy: eval\.samples = 8"):
         evaluate.exam_of(settings, {})
+
+
+AIME = [("204", r"\boxed{204}"), ("025", r"\boxed{25}"), ("7", "The answer is 8."), ("9", r"\boxed{9")]
+
+
+def test_the_aime24_protocol_runs_on_any_local_file_of_the_problems(capsys, tmp_path):
+    """As the study asks, but that a small model gets fewer tokens; the file has other columns than those at the hub."""
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(json.dumps({"question": f"{n}+{n}=", "answer": a}) for n, (a, _) in enumerate(AIME)))
+    words = ("--recipe", "aime24", "--max-tokens", 8, "--set", "task.chat=false")
+    told = tether(capsys, "eval", "tiny-moe", *words)
+    assert told.code == 1
+    assert "recipe 'aime24' asks problems from a file of yours; say which: --set task.path=FILE" in told.err
+    found = measured(capsys, "tiny-moe", *words, "--set", f"task.path={path}", "--out", tmp_path / "out.jsonl")
+    asked = {name: found[name] for name in ("n", "k", "temperature", "top_p", "criterion")}
+    assert asked == {"n": 4, "k": 8, "temperature": 0.95, "top_p": 1.0, "criterion": "math"}
+    assert {"avg@8", "pass@8", "maj@8"} <= found.keys()
+    assert found["failed"] == 0
+    assert all(line.k == 8 for line in lines_of(tmp_path / "out.jsonl"))
+
+
+def test_the_aime24_protocol_judges_by_strict_integers():
+    from tether.config.recipe import load
+    from tether.config.rewarding import criterion_of
+    from tether.records import Answer, Prompt
+
+    options = load("aime24").eval
+    assert (options.every, options.prompts, options.samples, options.max_tokens) == (5, 30, 8, 32768)
+    criterion = criterion_of(options.task, options.reward)
+    prompts = [Prompt(id="p", text="?", token_ids=(1,), reference=reference) for reference, _ in AIME]
+    rights = [criterion(p, Answer(text)).is_right for p, (_, text) in zip(prompts, AIME, strict=True)]
+    assert rights == [True, True, False, False]
