@@ -95,8 +95,8 @@ PANELS: Final = (
         "one of k is right, maj@k that the most frequent answer is.",
         curves=(
             Curve(metric="eval/accuracy", label="accuracy", colour=GREEN, event="eval", band=ENDS),
-            Curve(metric="eval/pass@*[0-9]", label="{}", colour=BLUE, event="eval", band=ENDS),
-            Curve(metric="eval/maj@*[0-9]", label="{}", colour=ORANGE, event="eval", band=ENDS),
+            Curve(metric="eval/pass@*", label="{}", colour=BLUE, event="eval", band=ENDS),
+            Curve(metric="eval/maj@*", label="{}", colour=ORANGE, event="eval", band=ENDS),
         ),
     ),
     Panel(
