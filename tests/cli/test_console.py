@@ -55,6 +55,11 @@ def test_no_line_is_wider_than_the_terminal(run, width):
     assert max(map(len, wrapped)) <= width
 
 
+def test_the_summary_tells_the_best_evaluation_with_what_came_after_it(run):
+    text = " ".join(" ".join(lines_of(run, 160)).split())
+    assert "evaluations best 0.700 at step 96, last 0.628, last quarter 0.610 (the best of 6" in text
+
+
 def test_a_run_that_starts_slowly_gives_signs_of_life_until_something_happens(run):
     file = io.StringIO()
     console = Console(width=100, file=file, highlight=False)

@@ -26,8 +26,10 @@ def test_a_run_and_its_export_are_measured_alike(capsys, run, tmp_path):
     out = tmp_path / "exported"
     export.export(run, out)
     ours = measured(capsys, run, "--n", 64)
-    assert {**measured(capsys, out, "--n", 64), "model": ""} == {**ours, "model": ""}
-    assert {**measured(capsys, run / "model", "--n", 64), "model": ""} == {**ours, "model": ""}
+    assert (ours["step"], ours["version"]) == (4, 4)
+    of_no_run = {"step": 0, "version": 0, "model": ""}
+    assert {**measured(capsys, out, "--n", 64), "model": ""} == {**ours, **of_no_run}
+    assert {**measured(capsys, run / "model", "--n", 64), "model": ""} == {**ours, **of_no_run}
 
 
 def test_an_export_is_a_plain_model_of_transformers(run, tmp_path):
@@ -85,7 +87,7 @@ def test_short_answers_are_cut_and_count_as_wrong(capsys):
     ("words", "message"),
     [
         (["no-such-model"], "no model 'no-such-model'"),
-        (["tiny-moe", "--task", "chess"], "no task 'chess'; there are arithmetic, sorting, sums"),
+        (["tiny-moe", "--task", "chess"], "no task 'chess'; there are arithmetic, dataset, sorting, sums"),
         (["tiny-moe", "--max-tokens", "100000"], "of the model's context to the prompt"),
     ],
 )

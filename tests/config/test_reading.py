@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tether.cli.console import print_recipe
-from tether.config.evaluate import EvaluationSettings
+from tether.config.evaluate import EvaluationSettings, exam_of
 from tether.config.overrides import parse
 from tether.config.recipe import load
 from tether.config.rewarding import reward_of
@@ -101,4 +101,4 @@ def test_a_reward_is_a_registered_name_or_the_place_of_a_function():
 @pytest.mark.parametrize("temperature", [float("nan"), float("inf"), -1.0, 1e-9, 1e9])
 def test_an_evaluation_apart_from_a_run_has_the_bounds_of_one_inside(temperature):
     with pytest.raises(ConfigError, match=r"eval\.temperature must"):
-        EvaluationSettings(source="tiny-moe", count=8, seed=0, temperature=temperature)
+        exam_of(EvaluationSettings(source="tiny-moe", count=8, temperature=temperature), {})

@@ -74,7 +74,9 @@ def test_an_unknown_name_lists_the_known_ones(setting, message):
 
 
 def test_an_unknown_recipe_or_placement_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"no recipe 'quikstart'; there are cluster, quick.*, or give the path"):
+    with pytest.raises(
+        ConfigError, match=r"no recipe 'quikstart'; there are aime24, cluster, quick.*, or give the path"
+    ):
         load("quikstart")
     with pytest.raises(ConfigError, match=r"no placement 'slurm'; there are inline, ray"):
         load(settings=["placement.kind=slurm"])

@@ -52,7 +52,8 @@ def journal(folder: Path) -> dict[str, Any]:
     for event in events:
         for name in [n for n in event["metrics"] if n.startswith(("time/", "throughput/"))]:
             del event["metrics"][name]
-    files = {name: (folder / name).read_bytes() for name in ("config.json", "ledger.jsonl", "rollouts.jsonl")}
+    names = ("config.json", "ledger.jsonl", "rollouts.jsonl", "evals.jsonl")
+    files = {name: (folder / name).read_bytes() for name in names}
     return {**files, "events": [json.dumps(event) for event in events]}
 
 

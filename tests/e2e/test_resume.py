@@ -16,7 +16,7 @@ from tether.journal.writer import RunWriter
 from .killing import Killer
 from .quick import SMALL, assert_books_balance, journal
 
-SETTINGS = (*SMALL, "run.steps=9", "checkpoint.every=2", "pipeline.lag=2", "engine.yield_every=3")
+SETTINGS = (*SMALL, "run.steps=9", "checkpoint.every=2", "pipeline.lag=2", "engine.yield_every=3", "eval.samples=2")
 GROUPS, SIZE = 18, 4
 
 

@@ -6,7 +6,9 @@ import torch
 
 from tests.engines.tiny import build, engine_of, state
 from tether.errors import ConfigError
-from tether.evals.runner import EvalOptions, Evaluation, Evaluator
+from tether.evals.evaluation import Evaluation, Protocol
+from tether.evals.options import EvalOptions
+from tether.evals.runner import Evaluator, Mark
 from tether.ports import GenerationRequest
 from tether.records import Prompt
 from tether.weights.memory import MemoryStore
@@ -24,7 +26,16 @@ def questions(count: int, temperature: float = 1.0):
 def evaluator_of(model, is_correct, count: int = 12, temperature: float = 1.0) -> Evaluator:
     store = MemoryStore("float32")
     engine = engine_of(model, store=store, dtype="float32")
-    return Evaluator(engine, store, *questions(count, temperature), is_correct)
+
+    def judge(request, prompt, completion) -> Mark:
+        is_right = is_correct(request, prompt, completion)
+        return Mark(is_right, "correct" if is_right else "wrong")
+
+    return Evaluator(engine, store, protocol(temperature=temperature), questions(count, temperature), judge)
+
+
+def protocol(samples: int = 1, temperature: float = 1.0) -> Protocol:
+    return Protocol(task="p", criterion="own", seed=70, samples=samples, temperature=temperature, max_tokens=6)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +56,8 @@ def test_each_prompt_is_judged_once_with_its_own_request_and_completion(model):
 
     evaluation = ask(evaluator_of(model, is_correct), 0, state(model))
     assert [(r, p) for r, p, _ in seen] == [(f"p/{i}", f"p/{i}") for i in range(12)]
-    assert evaluation.correct.tolist() == [i % 3 == 0 for i in range(12)]
-    assert evaluation.length.tolist() == [length for *_, length in seen]
+    assert evaluation.correct.tolist() == [[i % 3 == 0] for i in range(12)]
+    assert evaluation.length.tolist() == [[length] for *_, length in seen]
     assert evaluation.accuracy.value == pytest.approx(4 / 12)
 
 
@@ -120,8 +131,8 @@ def test_negative_settings_are_refused(name):
         EvalOptions(**{name: -1})
 
 
-def test_arrays_of_an_evaluation_are_one_entry_a_prompt(model):
+def test_arrays_of_an_evaluation_are_a_row_a_prompt_and_an_entry_a_sample(model):
     evaluation = ask(evaluator_of(model, lambda r, p, c: False), 0, state(model))
-    assert {evaluation.correct.shape, evaluation.length.shape, evaluation.truncated.shape} == {(12,)}
+    assert {evaluation.correct.shape, evaluation.length.shape, evaluation.truncated.shape} == {(12, 1)}
     assert evaluation.correct.dtype == np.bool_
     assert evaluation.accuracy.low == 0.0

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tether.errors import EngineLostError
-from tether.evals.runner import Evaluation
+from tether.evals.evaluation import Evaluation
 from tether.pipeline.packing import Step
 from tether.pipeline.trainer import StepReport
 from tether.placement.inline import InlineClock

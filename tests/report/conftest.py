@@ -95,6 +95,7 @@ def eval_of(step: int) -> Metrics:
         "eval/accuracy": Metric(accuracy, count=1024.0),
         "eval/accuracy_low": Metric(accuracy - 0.03, count=1024.0),
         "eval/accuracy_high": Metric(accuracy + 0.03, count=1024.0),
+        **{f"eval/length_{name}": Metric(size) for name, size in (("mean", 11.5), ("median", 11.0), ("p95", 19.0))},
     }
 
 
@@ -163,6 +164,8 @@ def make_run(folder: Path, num_steps: int = 160, end: str = "finish", note: str 
             names = ("before", "after", "gain", "gain_low", "gain_high")
             values = (0.312, 0.628, 0.316, 0.281, 0.351)
             paired = {f"eval/accuracy_{name}": Metric(v) for name, v in zip(names, values, strict=True)}
+            found = {"best": 0.7, "best_step": 96.0, "last": 0.628, "trailing": 0.61}
+            paired |= {f"eval/{name}": Metric(v, "last", 6.0) for name, v in found.items()}
             writer.event(
                 Event(
                     event=end,

@@ -223,6 +223,30 @@ def run_of(folder, *steps: dict[str, Any], algorithm: dict | None = None) -> Run
     return RunView(folder)
 
 
+def test_several_samples_a_problem_are_three_curves_each_with_its_own_interval(tmp_path):
+    numbers = {"eval/accuracy": 0.5, "eval/avg@8": 0.5, "eval/pass@8": 0.75, "eval/maj@8": 0.625}
+    numbers |= {
+        f"{name}_{end}": value + off for name, value in numbers.items() for end, off in (("low", -0.1), ("high", 0.1))
+    }
+    with RunWriter(tmp_path) as writer:
+        writer.config({})
+        for step in range(3):
+            metrics = {name: Metric(value + 0.01 * step) for name, value in numbers.items()}
+            writer.event(Event(event="eval", step=step, version=step, metrics=metrics))
+    run = RunView(tmp_path)
+    drawn = [line for curve in panel_of("Held-out accuracy").curves for line in curves_of(curve, run)]
+    assert {own.label: series[1][0] for own, series in drawn} == {"accuracy": 0.5, "pass@8": 0.75, "maj@8": 0.625}
+    bands = {own.label: own.band for own, _ in drawn}
+    assert bands["pass@8"] == ("eval/pass@8_low", "eval/pass@8_high")
+    plot = draw(panel_of("Held-out accuracy"), run, DataRange1d())
+    assert len([glyph for glyph in plot.renderers if type(glyph.glyph).__name__ == "VArea"]) == 3
+
+
+def test_the_best_evaluation_is_told_beside_the_last_ones(finished):
+    text = (finished / "report.html").read_text()
+    assert "best 0.700 at step 96, last 0.628, last quarter 0.610 (the best of 6 evaluations is optimistic)" in text
+
+
 def test_what_is_held_back_is_summed_over_the_signs_of_the_advantage(tmp_path):
     numbers = {"fate/clipped/positive/outward": 0.25, "fate/clipped/negative/outward": 0.5, "fate/clipped/zero": 0.1}
     numbers |= {"fate/clipped/positive/pull_back": 0.0, "fate/clipped/negative/pull_back": 0.125}

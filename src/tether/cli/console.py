@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tether.cli.patience import Patience
+from tether.journal.best import best_last_trailing
 from tether.journal.overlap import overlap_of
 from tether.journal.reader import RunView
 from tether.journal.waits import TRAINER_WAITS, where_time_went
@@ -158,6 +159,8 @@ class TrainingConsole:
             n = int(metrics["eval/accuracy_gain"].count)
             table.add_row("held-out accuracy", f"{before:.3f} before, {after:.3f} after ({n} prompts)")
             table.add_row("gain", f"{gain[0]:+.3f}, paired 95 % interval {gain[1]:+.3f} to {gain[2]:+.3f}")
+        if (told := best_last_trailing(metrics)) is not None:
+            table.add_row("evaluations", told)
         if self._resolved["algorithm"]["rule"]["name"] == "sat":
             since = f" since step {self._first}" if self._first else ""
             table.add_row("newly cut by SAT", f"tokens in {self._newly_cut_steps} of {self._steps} steps{since}")

@@ -45,7 +45,7 @@ NUM_SAMPLINGS = 20
 
 
 def check(recipe: Recipe, out: Path | None = None) -> None:
-    """What can be refused without loading a model: the reward, the model's place, the device, the run directory."""
+    """What can be refused without loading a model: reward, problems, the model's place, device, run directory."""
     rewards_of(recipe.reward, recipe.task)
     check_data(recipe)
     for source in (recipe.model.path, recipe.model.reference):

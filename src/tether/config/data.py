@@ -9,27 +9,36 @@ from tether.config.parts import prompts_of
 from tether.config.recipe import Recipe
 from tether.errors import ResumeError
 from tether.models.loading import Vocabulary
+from tether.registry import TASKS
 from tether.tasks.prompts import PromptSource
-from tether.tasks.task import Finite
+from tether.tasks.task import Finite, Split, Task
 
 FINGERPRINT = "data"
 """Key under ``derived`` that holds the fingerprint of a finite task's data."""
 
 
 def check_data(recipe: Recipe) -> None:
-    """Read the data of a finite task, and refuse a split that is needed and has no problem."""
-    if not isinstance(recipe.task, Finite):
-        return
-    for split in ("train", "heldout") if recipe.eval.prompts else ("train",):
-        if recipe.task.size(split) == 0:
-            recipe.task.problem(split, recipe.run.seed, 0)  # which says what to do
+    """Read the data of finite tasks, and refuse a split that is needed and has no problem."""
+    needed: list[tuple[Task, Split]] = [(recipe.task, "train")]
+    if recipe.eval.prompts:
+        needed.append((asked_of(recipe)[1], "heldout"))
+    for task, split in needed:
+        if isinstance(task, Finite) and task.size(split) == 0:
+            task.problem(split, recipe.run.seed, 0)  # which says what to do
+
+
+def asked_of(recipe: Recipe) -> tuple[str, Task]:
+    """The task that evaluations ask, with its name: one of their own, or the one trained on."""
+    own = recipe.eval.task
+    return (recipe.task_name, recipe.task) if own is None else (TASKS.name_of(own), own)
 
 
 def data_notices(recipe: Recipe, prompts: PromptSource, vocabulary: Vocabulary) -> tuple[str, ...]:
-    """What a user should know about the data of both splits."""
-    if not isinstance(recipe.task, Finite) or not recipe.eval.prompts:
+    """What a user should know about the data of what is trained on and what is asked."""
+    task = asked_of(recipe)
+    if not isinstance(task[1], Finite) or not recipe.eval.prompts:
         return prompts.notices
-    task, max_tokens = (recipe.task_name, recipe.task), recipe.engine.max_tokens
+    max_tokens = recipe.eval.max_tokens or recipe.engine.max_tokens
     heldout = prompts_of(task, vocabulary, max_tokens, "heldout", recipe.run.seed)
     return tuple(dict.fromkeys((*prompts.notices, *heldout.notices)))
 

@@ -7,13 +7,15 @@ from functools import partial
 
 from torch import Tensor
 
-from tether.config.parts import correct_by, evaluation_set, prompts_of, reader_of
+from tether.config.data import asked_of
+from tether.config.parts import evaluation_set, judge_by, prompts_of, protocol_of, reader_of
 from tether.config.recipe import Recipe
 from tether.config.rewarding import criterion_of, rewards_of
 from tether.core.algorithm import Algorithm
 from tether.engines.torch import Torch
 from tether.errors import ConfigError
-from tether.evals.runner import Evaluation, Evaluator
+from tether.evals.evaluation import Evaluation
+from tether.evals.runner import Evaluator
 from tether.models.conversion import convert_weights
 from tether.models.loading import DTYPES, LoadedModel, load_model
 from tether.models.lora import adapt
@@ -180,15 +182,12 @@ def _evaluator(
 ) -> Callable[[int, Mapping[str, Tensor]], Awaitable[Evaluation]]:
     """Evaluates any weights of the model, in an embedded engine of its own, whatever samples the rollouts."""
     options, store = recipe.eval, MemoryStore(recipe.engine.dtype)
-    source = prompts_of((recipe.task_name, recipe.task), loaded, recipe.engine.max_tokens, "heldout", recipe.run.seed)
-    prompts, requests = evaluation_set(
-        source,
-        options.prompts,
-        seed=recipe.run.seed,
-        temperature=options.temperature,
-        max_tokens=recipe.engine.max_tokens,
-    )
+    task = asked_of(recipe)
+    criterion = criterion_of(task[1], options.reward)
+    protocol = protocol_of(options, task[0], criterion, seed=recipe.run.seed, max_tokens=recipe.engine.max_tokens)
+    source = prompts_of(task, loaded, protocol.max_tokens, "heldout", recipe.run.seed)
+    questions = evaluation_set(source, options.prompts, protocol)
     engine = _embedded(recipe.engine).open(
         recipe.model.path, store=store, clock=FreeClock(), device=device, lora=recipe.model.lora
     )
-    return Evaluator(engine, store, prompts, requests, correct_by(reader_of(loaded), criterion_of(recipe.task)))
+    return Evaluator(engine, store, protocol, questions, judge_by(reader_of(loaded), criterion))

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from tether.config.bind import describe_plugin, plugin
-from tether.config.evaluate import locate
+from tether.config.located import locate
 from tether.config.parts import device_of, prompts_of
 from tether.config.probe_bench import Bench, Sampled, Told
 from tether.config.probe_settings import ProbeSettings
@@ -101,7 +101,8 @@ class Probed:
 
 def probe_all(settings: ProbeSettings, told: Told = lambda what, done, total: None) -> list[Probed]:
     """Probe every engine in every format that is asked for, one after the other, with the same prompts and seeds."""
-    model, config = locate(settings.source)
+    found = locate(settings.source)
+    model, config = found.model, dict(found.config)
     return [_probe(settings, model, config, options, told) for options in settings.opened(config)]
 
 

@@ -17,7 +17,7 @@ from tether.config.rewarding import bind_rewards, describe_rewards
 from tether.config.toml import read_toml
 from tether.core.algorithm import Algorithm
 from tether.errors import ConfigError
-from tether.evals.runner import EvalOptions
+from tether.evals.options import EvalOptions
 from tether.models.lora import Lora
 from tether.pipeline.agreement import CheckOptions
 from tether.pipeline.checkpoint import CheckpointOptions

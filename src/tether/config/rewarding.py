@@ -66,8 +66,11 @@ def rewards_of(rewards: Composition | None, task: Task) -> Composition:
     return rewards or alone(reward_of(task.reward), task.reward)
 
 
-def criterion_of(task: Task) -> Composition:
-    """What accuracy is measured by, 1 being right: the reward that the task names, or ``exact`` if it names none."""
+def criterion_of(task: Task, asked: Reward | None = None) -> Composition:
+    """What accuracy is measured by, 1 being right: what is asked for, else the reward that the task names for it, or
+    ``exact`` if it names none."""
+    if asked is not None:
+        return alone(asked, REWARDS.name_of(asked))
     name = getattr(task, "criterion", "exact")
     return alone(reward_of(name), name)
 

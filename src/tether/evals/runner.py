@@ -2,107 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tether.errors import ConfigError
-from tether.evals.estimators import Interval, proportion
+from tether.evals.evaluation import Evaluation, Protocol, joined
+from tether.journal.evaluated import FAILED
 from tether.ports import GenerationRequest, RolloutEngine, WeightStore
-from tether.records import Completion, Metric, Metrics, Prompt
+from tether.records import Completion, Prompt
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvalOptions:
-    """The ``[eval]`` table."""
-
-    every: int = 0
-    """Steps between evaluations; 0 evaluates before and after training only."""
-    prompts: int = 1024
-    """Held-out prompts, the same each time; 0 evaluates never."""
-    temperature: float = 1.0
-    """Of the evaluation's sampling; 0 is greedy."""
-
-    def __post_init__(self) -> None:
-        for name in ("every", "prompts", "temperature"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"eval.{name} must be >= 0; got {getattr(self, name)}")
-        for name, most in (("every", 10**9), ("prompts", 10**7)):
-            if getattr(self, name) > most:
-                raise ConfigError(f"eval.{name} must be at most {most}; got {getattr(self, name)}")
-        if self.temperature and not 1e-6 <= self.temperature <= 1e3:
-            raise ConfigError(f"eval.temperature must be 0 (greedy) or lie in 1e-6 .. 1e3; got {self.temperature}")
-
-    def due(self, step: int, last: int) -> bool:
-        """True if an evaluation follows this step."""
-        return self.prompts > 0 and (step in (0, last) or (self.every > 0 and step % self.every == 0))
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """What one version answered; arrays are ``[n]``, one entry a prompt."""
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What one sample was judged to be."""
 
-    version: int
-    """Of every sample: the engine's, after the weights were loaded."""
-    correct: NDArray[np.bool_]
-    length: NDArray[np.int64]
-    """Tokens of each answer."""
-    truncated: NDArray[np.bool_]
-    """Answers cut at ``max_tokens``; they count as wrong."""
-
-    @property
-    def accuracy(self) -> Interval:
-        """Share of correct answers with its interval."""
-        return proportion(int(self.correct.sum()), len(self.correct))
-
-    def metrics(self) -> Metrics:
-        """For the journal."""
-        n, accuracy = float(len(self.correct)), self.accuracy
-        return {
-            "eval/accuracy": Metric(accuracy.value, "mean", n),
-            "eval/accuracy_low": Metric(accuracy.low, "last", n),
-            "eval/accuracy_high": Metric(accuracy.high, "last", n),
-            "eval/length_mean": Metric(float(self.length.mean()), "mean", n),
-            "eval/truncated_fraction": Metric(float(self.truncated.mean()), "mean", n),
-        }
+    is_right: bool
+    status: str
+    extracted: str | None = None
+    failure: str = ""
+    """What the criterion raised, where it did: the sample is then neither right nor wrong."""
 
 
-IsCorrect = Callable[[GenerationRequest, Prompt, Completion], bool]
+Judge = Callable[[GenerationRequest, Prompt, Completion], Mark]
 
 
 class Evaluator:
     """Asks the same held-out questions of any version.
 
-    Every request has a seed of its own, so two versions are compared on the same prompts and the same random numbers.
+    Every sample has a request with a seed of its own, so two versions are compared on the same prompts and the same
+    random numbers.
+
+    Args:
+        prompts: the problems, n of them.
+        requests: of every problem its k samples, problem by problem.
     """
 
     def __init__(
         self,
         engine: RolloutEngine,
         store: WeightStore,
-        prompts: Sequence[Prompt],
-        requests: Sequence[GenerationRequest],
-        is_correct: IsCorrect,
+        protocol: Protocol,
+        questions: tuple[Sequence[Prompt], Sequence[GenerationRequest]],
+        judge: Judge,
     ) -> None:
-        self._engine, self._store = engine, store
-        self._prompts, self._requests = tuple(prompts), tuple(requests)
-        self._is_correct = is_correct
+        self._engine, self._store, self._protocol = engine, store, protocol
+        self._prompts, self._requests = tuple(questions[0]), tuple(questions[1])
+        self._judge = judge
+        asked, k = len(self._requests), protocol.samples
+        if asked != len(self._prompts) * k:
+            raise ValueError(f"each of {len(self._prompts)} prompts needs {k} requests; got {asked} in all")
 
     async def __call__(self, version: int, weights: Mapping[str, Tensor]) -> Evaluation:
-        """Load the weights if they are new, sample every prompt once, judge."""
+        """Load the weights if they are new, sample every prompt, judge.
+
+        Raises ``RewardError`` if no sample at all could be judged.
+        """
+        return joined([piece async for piece in self.pieces(version, weights, len(self._prompts))])
+
+    async def pieces(self, version: int, weights: Mapping[str, Tensor], size: int) -> AsyncIterator[Evaluation]:
+        """The same, so many prompts at a time, for who wants to see what there is; ``joined`` makes one of them."""
         if version != self._engine.version:
             await self._engine.load(self._store.publish(version, weights))
-        completions = await self._engine.answer(self._requests)
-        judged = zip(self._requests, self._prompts, completions, strict=True)
+        k = self._protocol.samples
+        for first in range(0, len(self._prompts), size):
+            prompts, requests = self._prompts[first : first + size], self._requests[first * k : (first + size) * k]
+            completions = await self._engine.answer(requests)
+            yield self._judged(version, prompts, requests, completions)
+
+    def _judged(
+        self,
+        version: int,
+        prompts: Sequence[Prompt],
+        requests: Sequence[GenerationRequest],
+        completions: Sequence[Completion],
+    ) -> Evaluation:
+        k = self._protocol.samples
+        whose = [prompt for prompt in prompts for _ in range(k)]
+        marks = [self._judge(r, p, c) for r, p, c in zip(requests, whose, completions, strict=True)]
+        versions = [int(c.version[-1]) if len(c) else self._engine.version for c in completions]
+        shape = (len(prompts), k)
         return Evaluation(
-            version=self._engine.version,
-            correct=np.array([self._is_correct(r, p, c) for r, p, c in judged], np.bool_),
-            length=np.array([len(c) for c in completions], np.int64),
-            truncated=np.array([c.finish == "length" for c in completions], np.bool_),
+            protocol=self._protocol,
+            version=version,
+            prompt_ids=tuple(prompt.id for prompt in prompts),
+            problems=tuple(prompt.problem for prompt in prompts),
+            references=tuple(prompt.reference for prompt in prompts),
+            versions=np.array(versions, np.int64).reshape(shape),
+            correct=np.array([mark.is_right for mark in marks], np.bool_).reshape(shape),
+            extracted=tuple(_rows([mark.extracted for mark in marks], k)),
+            status=tuple(_rows([FAILED if mark.failure else mark.status for mark in marks], k)),
+            length=np.array([len(c) for c in completions], np.int64).reshape(shape),
+            truncated=np.array([c.finish == "length" for c in completions], np.bool_).reshape(shape),
+            failure=next((mark.failure for mark in marks if mark.failure), ""),
         )
+
+
+def _rows(entries: Sequence[T], k: int) -> Iterator[tuple[T, ...]]:
+    return (tuple(entries[first : first + k]) for first in range(0, len(entries), k))

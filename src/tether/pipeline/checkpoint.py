@@ -26,8 +26,8 @@ CHECKPOINTS_FOLDER = "checkpoints"
 MANIFEST_FILE = "manifest.json"
 OURS = re.compile(r"step-[0-9]{6,}")
 """Names of checkpoints."""
-SCHEMA = 2
-"""1: before rollouts were streamed."""
+SCHEMA = 3
+"""1: before rollouts were streamed. 2: before evaluations were written down problem by problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tether.errors import RunDirectoryError, TetherError
-from tether.evals.estimators import paired_difference
-from tether.evals.runner import EvalOptions, Evaluation
+from tether.evals.history import History
+from tether.evals.options import EvalOptions
 from tether.journal.schema import INTERRUPTED
 from tether.journal.spans import TRAINER
 from tether.journal.writer import RunWriter
@@ -58,7 +58,7 @@ class Controller:
     """What a person should hear of while it goes on."""
     observers: tuple[Observer, ...] = ()
     """Told of every event after it is written: the console."""
-    _evaluations: list[Evaluation] = field(default_factory=list)
+    _evaluations: History = field(default_factory=History)
     _skipped: int = 0
     _step: int = 0
     _restored: tuple[LoopsState, Path] | None = None
@@ -95,7 +95,7 @@ class Controller:
     def restore(self, snapshot: Snapshot, state: Path) -> None:
         """Go on from what a checkpoint holds, instead of beginning."""
         self._step = snapshot.loops.done
-        self._evaluations = list(snapshot.evaluations)
+        self._evaluations = snapshot.evaluations
         self.alarms, self._skipped = snapshot.alarms, snapshot.skipped
         self._restored = going_on(snapshot, self.checkpoint_options.partials), state
 
@@ -129,7 +129,7 @@ class Controller:
         check_balance(self.loops.ledger, self.loops.num_admitted)
         for message in self.alarms.look_back(self.loops.ledger.balance()):
             self.warn(message)
-        self._tell(self._event("finish", {**self._gain(), **self._balance()}))
+        self._tell(self._event("finish", {**self._evaluations.metrics(), **self._balance()}))
         self.writer.sync()
 
     async def _close_stopped(self, cause: BaseException) -> None:
@@ -186,7 +186,7 @@ class Controller:
             loops=self.loops.state(),
             partials=partials,
             open_lines=self.loops.ledger.open_lines,
-            evaluations=tuple(self._evaluations),
+            evaluations=self._evaluations,
             alarms=copy.deepcopy(self.alarms),
             skipped=self._skipped,
         )
@@ -207,23 +207,14 @@ class Controller:
             return
         with self.loops.rolling.timeline.spanning(TRAINER, "eval"):
             evaluation = await self.loops.watch.timing("eval", self.loops.learner.evaluate())
-        self._evaluations.append(evaluation)
+        self._evaluations = self._evaluations.with_next(number, evaluation)
+        self.writer.evaluated(evaluation.lines(number))
         self._tell(self._event("eval", evaluation.metrics()))
-
-    def _gain(self) -> Metrics:
-        """Accuracy before and after with the paired interval of their difference."""
-        if len(self._evaluations) < 2 or len(self._evaluations[0].correct) < 1:
-            return {}
-        first, last = self._evaluations[0], self._evaluations[-1]
-        gain = paired_difference(first.correct, last.correct)
-        n = float(len(first.correct))
-        return {
-            "eval/accuracy_before": Metric(first.accuracy.value, "last", n),
-            "eval/accuracy_after": Metric(last.accuracy.value, "last", n),
-            "eval/accuracy_gain": Metric(gain.value, "last", n),
-            "eval/accuracy_gain_low": Metric(gain.low, "last", n),
-            "eval/accuracy_gain_high": Metric(gain.high, "last", n),
-        }
+        if evaluation.num_failed:
+            self.warn(
+                f"{evaluation.num_failed} samples of the evaluation could not be judged and count nowhere; the first: "
+                f"{evaluation.failure}"
+            )
 
     def _balance(self) -> Metrics:
         counts = {fate: float(count) for fate, count in self.loops.ledger.balance().items()}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tether.errors import ResumeError
-from tether.evals.runner import Evaluation
+from tether.evals.evaluation import Evaluation
 from tether.models.loading import LoadedModel
 from tether.models.lora import check_still, is_adapted, trial
 from tether.models.sharing import PromptSharing

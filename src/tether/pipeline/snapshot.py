@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from tether.errors import ResumeError
-from tether.evals.runner import Evaluation
+from tether.evals.evaluation import Evaluation, Protocol
+from tether.evals.history import History
 from tether.journal.ledger import LedgerLine
 from tether.pipeline.alarms import Alarms
 from tether.pipeline.buffer import BufferState
@@ -41,7 +42,7 @@ class Snapshot:
     """What was sampled so far by the engines that cannot tell their flight, by rollout id."""
     open_lines: tuple[LedgerLine, ...]
     """What the ledger knows of the rollouts that have no fate yet."""
-    evaluations: tuple[Evaluation, ...]
+    evaluations: History
     alarms: Alarms
     skipped: int
     """Steps without a trainable token, up to now in a row."""
@@ -69,7 +70,9 @@ _RECORDS = (
     Grade,
     Group,
     LedgerLine,
+    History,
     Evaluation,
+    Protocol,
     Alarms,
     Unjudged,
 )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tether.errors import ProcessLostError
-from tether.evals.runner import Evaluation
+from tether.evals.evaluation import Evaluation
 from tether.models.loading import Vocabulary
 from tether.models.sharing import PromptSharing
 from tether.pipeline.packing import Step

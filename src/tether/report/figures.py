@@ -171,7 +171,7 @@ def lines_of(curve: Curve, run: RunView) -> list[tuple[Curve, Series]]:
         ordered = sorted(fitting, key=lambda name: label_order(_star(name, curve)))
         found = _in_turn(curve, {_star(name, curve): run.series(name, curve.event) for name in ordered})
     else:
-        found = [(curve, run.series(name, curve.event)) for name in fitting]
+        found = [(_named(curve, name), run.series(name, curve.event)) for name in fitting]
     shown = [(own, series) for own, found_series in found if len((series := _without_zeros(found_series, own))[0])]
     return shown[:1] if curve.matches == "first" else shown
 
@@ -193,6 +193,13 @@ def _shares(name: str, kind: str, run: RunView) -> list[tuple[str, Series]]:
         (label, (steps, np.array([value.get(label, 0.0) / sum(value.values()) for _, value in counts], np.float64)))
         for label in sorted(total, key=lambda label: -total[label])
     ]
+
+
+def _named(curve: Curve, name: str) -> Curve:
+    """With the metric's own name in its label and its band."""
+    low, high = curve.band or ("", "")
+    band = (low.format(name), high.format(name)) if curve.band else None
+    return replace(curve, label=curve.label.format(name.rpartition("/")[2]), band=band)
 
 
 def _star(name: str, curve: Curve) -> str:

@@ -16,6 +16,7 @@ from bokeh.resources import Resources
 
 from tether.journal import RunView, Sample
 from tether.journal.balance import Balance
+from tether.journal.best import best_last_trailing
 from tether.journal.schema import EVENTS_FILE, REPORT_FILE
 from tether.journal.writer import write_whole
 from tether.records import Metrics
@@ -171,7 +172,14 @@ def _outcome(run: RunView) -> str:
         return f'{text}<p class="gain soft">first and last evaluation; no paired interval was recorded</p>'
     kind = "finished" if low > 0 else "failed" if high < 0 else "unfinished"
     interval = f'<span class="whole">paired 95 % interval {low:+.3f} to {high:+.3f}</span>'
-    return f'{text}<p class="gain {kind}">{gain:+.3f}, {interval}</p>'
+    return f'{text}<p class="gain {kind}">{gain:+.3f}, {interval}</p>{_in_between(run)}'
+
+
+def _in_between(run: RunView) -> str:
+    """What first and last do not tell: a best evaluation that was lost again."""
+    finish = run.last("finish")
+    told = best_last_trailing(finish.metrics) if finish else None
+    return f'<p class="soft">{escape(told)}</p>' if told else ""
 
 
 def _settings(config: Mapping[str, Any]) -> Iterable[str]:

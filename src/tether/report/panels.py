@@ -17,6 +17,8 @@ RED: Final = "#cf5a6b"
 """What SAT alone does."""
 GREY: Final = "#8a919c"
 """What to compare with: a bound, a threshold. All six are readable on a light and on a dark page."""
+ENDS: Final = ("{}_low", "{}_high")
+"""How the ends of an interval are called."""
 SEVERAL: Final = (BLUE, ORANGE, GREEN, VIOLET, RED, GREY)
 """Of curves that share a pattern, in turn."""
 
@@ -28,7 +30,8 @@ class Curve:
     metric: str
     """A name, or a pattern (``throughput/*``)."""
     label: str
-    """With ``{}`` for what the ``*`` of the pattern stands for; in ``shares``, for that with a label of the counts."""
+    """With ``{}`` for what the ``*`` of the pattern stands for where each match is one, in ``shares`` for that with a
+    label of the counts, else for the metric's name without its group."""
     colour: str = BLUE
     """Of one curve; those of ``each`` and ``shares`` take turns."""
     matches: Literal["first", "each", "sum", "shares"] = "first"
@@ -38,7 +41,8 @@ class Curve:
     """``hidden`` for a number that is 0 where it was not measured; the last leaves out a curve that is 0 all along."""
     event: str = "step"
     band: tuple[str, str] | None = None
-    """Metrics of the lower and the upper end of its interval, drawn if both were measured."""
+    """Metrics of the lower and the upper end of its interval, drawn if both were measured; ``{}`` for the metric's
+    name."""
     dash: Literal["solid", "dashed", "dotted"] = "solid"
     """Not ``solid`` for a curve that may lie exactly on another one; it has no dots, so that the other shows."""
 
@@ -118,16 +122,25 @@ PANELS: Final = (
         title="Held-out accuracy",
         unit="accuracy",
         says="Share of held-out prompts answered correctly, with its interval. Healthy: it follows the reward; "
-        "reward that rises alone is being gamed.",
+        "reward that rises alone is being gamed. Of several samples a problem it is avg@k; pass@k is the chance that "
+        "one of k is right, maj@k that the most frequent answer is.",
         curves=(
-            Curve(
-                metric="eval/accuracy",
-                label="accuracy",
-                colour=GREEN,
-                event="eval",
-                band=("eval/accuracy_low", "eval/accuracy_high"),
-            ),
+            Curve(metric="eval/accuracy", label="accuracy", colour=GREEN, event="eval", band=ENDS),
+            Curve(metric="eval/pass@*", label="{}", colour=BLUE, event="eval", band=ENDS),
+            Curve(metric="eval/maj@*", label="{}", colour=ORANGE, event="eval", band=ENDS),
         ),
+    ),
+    Panel(
+        title="Length of held-out answers",
+        unit="tokens",
+        says="Tokens of the answers to held-out prompts. Healthy: it moves slowly; a 95 % point at the most tokens "
+        "allowed means that answers are cut, and a cut answer is wrong.",
+        curves=(
+            Curve(metric="eval/length_mean", label="mean", colour=BLUE, event="eval"),
+            Curve(metric="eval/length_median", label="median", colour=GREY, event="eval", dash="dashed"),
+            Curve(metric="eval/length_p95", label="95 % up to", colour=ORANGE, event="eval"),
+        ),
+        is_optional=True,
     ),
     Panel(
         title="Staleness",

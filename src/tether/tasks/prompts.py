@@ -67,6 +67,11 @@ class PromptSource:
             self._task = self._task.fitting(split, lambda problem: len(self._ids(problem)), room)
             self.notices = self._task.notices() if isinstance(self._task, Finite) else ()
 
+    @property
+    def size(self) -> int | None:
+        """How many different prompts there are; ``None`` where the task does not tell, or there is no end of them."""
+        return self._task.size(self._split) if isinstance(self._task, Finite) else None
+
     def __call__(self, index: int) -> Prompt:
         """The prompt at an index; the same for the same split, seed and index."""
         problem = self._task.problem(self._split, self._seed, index)
