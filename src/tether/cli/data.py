@@ -24,13 +24,13 @@ def command() -> None:
 @click.option("--prompt", default="", help="Column of the problem.")
 @click.option("--reference", default="", help="Column of the reference.")
 @click.option("--examples", default=3, show_default=True, type=click.IntRange(0, 100), help="Problems shown.")
-def look(paths: tuple[str, ...], examples: int, **how: str) -> None:
+def look(paths: tuple[str, ...], examples: int, split: str, subset: str, **named: str) -> None:
     """Say what layout PATHS have, how many problems, which of them repeat or contradict each other, and show some."""
     from tether.data.pool import load_pool
     from tether.data.source import Columns, Source
 
-    columns = Columns(prompt=how.pop("prompt"), reference=how.pop("reference"))
-    sources = [Source(path=path, columns=columns, **how) for path in paths]
+    columns, layout = Columns(prompt=named["prompt"], reference=named["reference"]), named["layout"]
+    sources = [Source(path=path, columns=columns, split=split, subset=subset, layout=layout) for path in paths]
     pool = load_pool(sources, (), lambda identity: False, "drop")
     for census, part in zip(pool.censuses, pool.train, strict=True):
         click.echo(f"{census.path}: layout {census.layout}, {census.num_rows:,} rows, {len(part):,} problems")
