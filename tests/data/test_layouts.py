@@ -50,14 +50,13 @@ def test_references_are_what_the_rows_say(sample, column):
     assert [row.reference for row in rows] == expected
 
 
-def test_the_prompt_of_dapo_is_kept_as_it_is_or_without_its_instruction():
+def test_the_prompt_of_dapo_is_kept_as_it_is_and_without_its_instruction():
     path = str(SAMPLES / "dapo-math.jsonl")
-    _, kept = read(Source(path=path))
-    _, dropped = read(Source(path=path, instruction="drop"))
-    assert kept[0].text == sample_rows("dapo-math")[0]["prompt"][0]["content"]
-    assert dropped[0].text.startswith("A gardener plants")
-    assert dropped[0].text.endswith("are left?")
-    assert kept[0].identity == dropped[0].identity == dropped[0].text.casefold()
+    _, (first, *_) = read(Source(path=path))
+    assert first.text == sample_rows("dapo-math")[0]["prompt"][0]["content"]
+    assert first.bare.startswith("A gardener plants")
+    assert first.bare.endswith("are left?")
+    assert first.identity == first.bare.casefold()
 
 
 def test_keys_are_the_rows_own_names_where_a_layout_has_some():

@@ -148,12 +148,19 @@ def test_conflicting_references_keep_the_first_and_are_counted_with_examples(tmp
     assert "a.jsonl, line 1, '3' at" in notice
 
 
-def test_dapo_repeats_its_problems_and_each_is_there_once_with_or_without_its_instruction():
-    path = str(SAMPLES / "dapo-math.jsonl")
-    twice = dataset(Source(path=path), Source(path=path, instruction="drop", name="bare"), heldout_share=0.0)
-    assert twice.size("train") == 12
-    assert [census.num_repeated for census in twice.pool.censuses] == [12, 24]
-    assert not any("another reference" in notice for notice in twice.notices())
+def test_dapo_repeats_its_problems_and_each_is_there_once_with_or_without_its_instruction(tmp_path):
+    path = SAMPLES / "dapo-math.jsonl"
+    kept = dataset(Source(path=str(path)), heldout_share=0.0)
+    bare = dataset(Source(path=str(path)), heldout_share=0.0, instruction="drop")
+    rows = [
+        {"prompt": bare.problem("train", 0, n).text, "answer": bare.problem("train", 0, n).reference} for n in (0, 1)
+    ]
+    more = dataset(Source(path=str(path)), Source(path=write(tmp_path / "bare.jsonl", rows)), heldout_share=0.0)
+    assert kept.size("train") == bare.size("train") == more.size("train") == 12
+    assert [census.num_repeated for census in more.pool.censuses] == [12, 2]
+    assert not any("another reference" in notice for notice in more.notices())
+    assert "Answer: $Answer" in kept.problem("train", 0, 0).text
+    assert "Answer" not in bare.problem("train", 0, 0).text
 
 
 def test_few_rows_are_mentioned_once_for_what_is_trained_on(tmp_path):

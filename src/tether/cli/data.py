@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,13 +25,13 @@ def command() -> None:
 @click.option("--prompt", default="", help="Column of the problem.")
 @click.option("--reference", default="", help="Column of the reference.")
 @click.option("--examples", default=3, show_default=True, type=click.IntRange(0, 100), help="Problems shown.")
-def look(paths: tuple[str, ...], examples: int, split: str, subset: str, **named: str) -> None:
+def look(paths: tuple[str, ...], examples: int, prompt: str, reference: str, **how: Any) -> None:
     """Say what layout PATHS have, how many problems, which of them repeat or contradict each other, and show some."""
     from tether.data.pool import load_pool
     from tether.data.source import Columns, Source
 
-    columns, layout = Columns(prompt=named["prompt"], reference=named["reference"]), named["layout"]
-    sources = [Source(path=path, columns=columns, split=split, subset=subset, layout=layout) for path in paths]
+    columns = Columns(prompt=prompt, reference=reference)
+    sources = [Source(path=path, columns=columns, **how) for path in paths]
     pool = load_pool(sources, (), lambda identity: False, "drop")
     for census, part in zip(pool.censuses, pool.train, strict=True):
         click.echo(f"{census.path}: layout {census.layout}, {census.num_rows:,} rows, {len(part):,} problems")
@@ -43,21 +44,20 @@ def look(paths: tuple[str, ...], examples: int, split: str, subset: str, **named
 
 
 @command.command("sample")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to make, .jsonl or .parquet.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to make, .jsonl.")
 @click.option("--count", default=1000, show_default=True, type=click.IntRange(1, _MOST_SAMPLES), help="Problems.")
 @click.option("--seed", default=0, show_default=True, help="Another one makes other problems.")
 def sample(out: Path, count: int, seed: int) -> None:
     """Make a file of short arithmetic problems in words, in the layout of DAPO-Math-17k."""
     from tether.data.sample import sample_rows
+    from tether.errors import RunDirectoryError
 
     if out.exists():
         raise click.UsageError(f"{out} is there already; give another name, or move it away")
-    rows = list(sample_rows(count, seed))
-    if out.suffix == ".parquet":
-        import pyarrow
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), out)
-    else:
-        out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    if out.suffix != ".jsonl":
+        raise click.UsageError(f"a sample is written as JSONL; {out} must end in .jsonl")
+    try:
+        out.write_text("".join(json.dumps(row) + "\n" for row in sample_rows(count, seed)), encoding="utf-8")
+    except OSError as error:
+        raise RunDirectoryError(f"cannot write {out}: {error.strerror}; choose a place that can be written") from error
     click.echo(f"{out}: {count} problems; next: tether train smollm2-math --set task.path={out}")

@@ -25,6 +25,8 @@ class Entry:
 
     text: str
     """What a user says."""
+    bare: str
+    """The same without fixed words that its layout puts around every problem."""
     reference: str
     system: str
     """What the system says before it; empty without."""
@@ -62,14 +64,13 @@ def read_problems(source: Source) -> tuple[Layout, Iterator[Entry | BadRow]]:
     return layout, (_entry(source, layout, where, row) for where, row in table.rows(wanted))
 
 
-def identity_of(text: str, layout: Layout) -> str:
-    """The same for texts that ask the same: fixed words around them taken off, blanks made one, case ignored.
+def identity_of(bare: str) -> str:
+    """The same for texts that ask the same: blanks made one, case ignored.
 
-    >>> from tether.data.layouts import LAYOUTS
-    >>> identity_of("  What is   1 + 1?", LAYOUTS[0])
+    >>> identity_of("  What is   1 + 1?")
     'what is 1 + 1?'
     """
-    return " ".join(unicodedata.normalize("NFC", unwrapped(text, layout)).casefold().split())
+    return " ".join(unicodedata.normalize("NFC", bare).casefold().split())
 
 
 def unwrapped(text: str, layout: Layout) -> str:
@@ -87,13 +88,12 @@ def _entry(source: Source, layout: Layout, where: str, row: Mapping[str, Any]) -
             system = _text(value_at(row, source.columns.system), source.columns.system, where)
     except DataError as error:
         return BadRow(why=str(error))
-    if source.instruction == "drop":
-        text = unwrapped(text, layout)
-    identity = identity_of(text, layout)
+    bare = unwrapped(text, layout)
+    identity = identity_of(bare)
     id = value_at(row, layout.id[0]) if layout.id else None
     known = str(id).strip() if isinstance(id, str | int) and not isinstance(id, bool) else ""
     key = known or hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return Entry(text=text, reference=reference, system=system, key=key, identity=identity, where=where)
+    return Entry(text=text, bare=bare, reference=reference, system=system, key=key, identity=identity, where=where)
 
 
 def _said(value: Any, place: str, where: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ def sample_rows(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
 
     >>> row = next(sample_rows(1))
     >>> row["prompt"][0]["content"].removeprefix(BEFORE).removesuffix(AFTER), row["reward_model"]["ground_truth"]
-    ('Goran has 5 books and buys 9 more. How many books does Goran have now?', '14')
+    ('Chloe has 7 bags of 5 seeds. What is 7 * 5?', '35')
     """
     source, made = random.Random(f"sample/{seed}"), set[str]()
     while len(made) < count:
@@ -41,13 +41,12 @@ def sample_rows(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
 
 def _problem(source: random.Random) -> tuple[str, int]:
     who, things = source.choice(_NAMES), source.choice(_THINGS)
-    a, b = source.randint(2, 20), source.randint(2, 20)
-    high, low = max(a, b) + 1, min(a, b)
+    a, b = source.randint(1, 10), source.randint(1, 10)
+    high, low = max(a, b), min(a, b)
     match source.randrange(3):
         case 0:
-            return f"{who} has {a} {things} and buys {b} more. How many {things} does {who} have now?", a + b
+            return f"{who} has {a} {things} and gets {b} more. What is {a} + {b}?", a + b
         case 1:
-            return f"{who} has {high} {things} and gives {low} away. How many {things} are left?", high - low
+            return f"{who} has {high} {things} and gives {low} away. What is {high} - {low}?", high - low
         case _:
-            n, k = source.randint(2, 9), source.randint(2, 9)
-            return f"{who} fills {n} boxes with {k} {things} each. How many {things} are in the boxes?", n * k
+            return f"{who} has {a} bags of {b} {things}. What is {a} * {b}?", a * b

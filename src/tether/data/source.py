@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from tether.errors import ConfigError
 
@@ -47,8 +46,6 @@ class Source:
     """Name of its layout; empty: recognised by its columns."""
     columns: Columns = field(default_factory=Columns)
     """Columns that go before those of the layout."""
-    instruction: Literal["keep", "drop"] = "keep"
-    """What becomes of a fixed instruction that a layout's problems are wrapped in, as those of DAPO-Math are."""
     name: str = ""
     """What its problems' keys begin with; empty: the file's name."""
 

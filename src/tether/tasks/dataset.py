@@ -57,6 +57,8 @@ class Dataset:
     too_long: Literal["refuse", "drop"] = "refuse"
     """What becomes of problems that make a longer prompt than the model's context leaves room for: ``refuse`` to start,
     or ``drop`` them, and say how many."""
+    instruction: Literal["keep", "drop"] = "keep"
+    """What becomes of a fixed instruction that a layout's problems are wrapped in, as those of DAPO-Math are."""
     chat: bool = True
     """Ask in the model's chat format; without it the problem's text is the prompt."""
     system: str = ""
@@ -163,8 +165,9 @@ class Dataset:
         return Mix.of([weight for weight in weights if weight is not None])
 
     def _asked(self, entry: Entry) -> Problem:
+        text = entry.bare if self.instruction == "drop" else entry.text
         return Problem(
-            text=f"{entry.text}\n\n{self.suffix}" if self.suffix else entry.text,
+            text=f"{text}\n\n{self.suffix}" if self.suffix else text,
             reference=entry.reference,
             demonstration="",
             chat=self.chat,
