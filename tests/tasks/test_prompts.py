@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -46,6 +46,16 @@ def test_a_prompt_is_the_same_for_the_same_split_seed_and_index():
 def test_a_prompt_carries_text_ids_and_reference():
     prompt = source()(1)
     assert (prompt.text, prompt.token_ids, prompt.reference) == ("abc", (1, 2, 3), "train")
+
+
+def test_a_prompt_says_which_problem_it_asks_and_how_often_others_were_right():
+    class Rated(Letters):
+        def problem(self, split: Split, seed: int, index: int) -> Problem:
+            return replace(super().problem(split, seed, index), key="7f3a", pass_rate=0.25)
+
+    prompt = source(Rated())(1)
+    assert (prompt.problem, prompt.pass_rate) == ("letters/7f3a", 0.25)
+    assert (source()(1).problem, source()(1).pass_rate) == ("", None)
 
 
 def test_ids_differ_between_splits_seeds_and_indices():
