@@ -18,7 +18,6 @@ SPELLINGS = [
 NOT_INTEGERS = [
     *(
         "204.0",
-        "204.",
         "2,04",
         "204,",
         "1/2",
@@ -93,10 +92,15 @@ def test_the_answer_is_found_as_upstream_finds_it():
     assert judge_strict_int("\\boxed{3} \\boxed{4}", "4").is_correct
 
 
-@pytest.mark.parametrize("reference", ["0.5", "1/2", "(1,2)", "2\\sqrt{2}", "x", "", "25."])
+@pytest.mark.parametrize("reference", ["0.5", "1/2", "(1,2)", "2\\sqrt{2}", "x", "", "25.."])
 def test_a_reference_that_is_no_integer_is_a_parse_error(reference):
     verdict = judge_strict_int("\\boxed{25}", reference)
     assert (verdict.status, verdict.stage) == ("parse_error", "reference:not-an-integer")
+
+
+@pytest.mark.parametrize("answer", ["The answer is 204.", "The final answer is: $204$.", "\\boxed{204.}", "So it is 204."])
+def test_a_full_stop_belongs_to_the_sentence(answer):
+    assert judge_strict_int(answer, "204").is_correct
 
 
 def test_nothing_is_no_answer():

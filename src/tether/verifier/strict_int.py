@@ -20,9 +20,9 @@ WRAPPED = re.compile(r"\\(?:textbf|textrm|mathbf|mathrm|mbox)\{([^{}]*)\}")
 def judge_strict_int(answer: str, reference: str) -> Verdict:
     r"""Whether a response ends in this integer.
 
-    Found and spelled as in the ``upstream`` mode (extraction and Hendrycks' normalisation), then without ``$`` and unit
-    markup, it must be one integer from 0 to 999; leading zeros do not count. No later step of ``upstream`` is taken: no
-    rounding, no factor of 100. An open box is wrong: a truncated answer is not an answer.
+    Found and spelled as in the ``upstream`` mode (extraction and Hendrycks' normalisation), then without ``$``, unit
+    markup and the full stop of its sentence, it must be one integer from 0 to 999; leading zeros do not count. No later
+    step of ``upstream`` is taken: no rounding, no factor of 100. An open box is wrong: a truncated answer is not one.
 
     >>> judge_strict_int(r"so \boxed{025}", "25")
     Verdict(status='correct', extracted='025', stage='boxed:integer', policy='')
@@ -54,7 +54,7 @@ def judge_strict_int(answer: str, reference: str) -> Verdict:
 def integer(text: str) -> str | None:
     """The digits of the one integer that this text is, without leading zeros but with a minus sign; none where it is
     anything else. Digits, for a number of a million digits is out of range long before it is a number."""
-    bare = hendrycks(text).replace("$", "")
+    bare = hendrycks(text).replace("$", "").removesuffix(".")  # a sentence's full stop
     bare = UNIT.sub("", bare) if len(bare) <= LONGEST else bare
     if wrapped := WRAPPED.fullmatch(bare):
         bare = wrapped.group(1)
