@@ -53,15 +53,16 @@ def unwrap(text: str) -> str:
     while True:
         before = text
         text = text.strip(ENDING)
-        if text.endswith(".") and not text.endswith(".."):
-            text = text[:-1].rstrip(ENDING)
+        bare = text.rstrip(ENDING + ".")
+        if text.count(".", len(bare)) == 1:  # two dots and more say something
+            text = bare
         for start, end in WRAPPERS:
             inner = text[len(start) : len(text) - len(end)]
             is_whole = len(text) > len(start) + len(end) and text.startswith(start) and text.endswith(end)
             if is_whole and start not in inner and end not in inner:
                 text = inner
         if text == before:
-            return text
+            return text if text.strip("$") else ""
 
 
 def spell(text: str) -> str:
