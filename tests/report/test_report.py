@@ -216,10 +216,13 @@ def run_of(folder, *steps: dict[str, Any], algorithm: dict | None = None) -> Run
         writer.config({"algorithm": algorithm or {}})
         for step, numbers in enumerate(steps, start=1):
             metrics = {name: Metric(value) for name, value in numbers.items()}
-            checked = {name: metrics.pop(name) for name in list(metrics) if name.startswith("probe/")}
-            writer.event(Event(event="step", step=step, version=step, metrics=metrics))
-            if checked:
-                writer.event(Event(event="check", step=step, version=step, metrics=checked))
+            kinds = {"check": "probe/", "eval": "eval/"}
+            others = {
+                kind: {name: metrics.pop(name) for name in list(metrics) if name.startswith(start)}
+                for kind, start in kinds.items()
+            }
+            for kind, found in {"step": metrics, **{kind: told for kind, told in others.items() if told}}.items():
+                writer.event(Event(event=kind, step=step, version=step, metrics=found))
     return RunView(folder)
 
 
@@ -310,6 +313,7 @@ def test_a_box_of_what_the_recipe_has_not_is_left_out(tmp_path):
         "reward/part/math": 0.5,
         "reward/status/math": {"correct": 1.0},
         "reward/groups_mixed": 1.0,
+        "eval/length_mean": 11.5,
     }
     text = parse(write_report(run_of(tmp_path / "all", numbers).folder)).text
     assert all(panel.title in text for panel in PANELS if panel.is_optional)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tether.errors import RewardError
-from tether.evals.at_k import average_at, majority_at, pass_at
+from tether.evals.at_k import average_at, average_of_each, majority_at, pass_at
 from tether.evals.estimators import Interval, proportion
 from tether.journal.evaluated import FAILED, Evaluated
 from tether.records import Metric, Metrics
@@ -85,6 +85,12 @@ class Evaluation:
         if self.protocol.samples == 1:
             return proportion(int((self.correct & self.judged).sum()), int(self.judged.sum()))
         return average_at(self.correct, self.judged)
+
+    @property
+    def mean(self) -> float:
+        """The value of ``accuracy``, without the work of its interval."""
+        shares = average_of_each(self.correct, self.judged)
+        return float(shares[~np.isnan(shares)].mean())
 
     def pass_at(self, k: int) -> Interval:
         """pass@k: the chance that one of k samples of a problem is right, over the problems with k judged ones."""

@@ -26,7 +26,7 @@ class History:
 
     def with_next(self, step: int, evaluation: Evaluation) -> History:
         """One evaluation more."""
-        points = (*self.points, (step, evaluation.accuracy.value))
+        points = (*self.points, (step, evaluation.mean))
         return History(points=points, first=self.first or evaluation, last=evaluation)
 
     def metrics(self) -> Metrics:
