@@ -173,10 +173,8 @@ def bombs() -> None:
         took = seconds(lambda: statuses.update(verdict.status for verdict in verifier.verdicts(pairs)))
     told = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
     print(f"{len(pairs)} value bombs in one batch ({told})")
-    print(
     met = goal(took <= GOAL_BOMBS_S, f"<= {GOAL_BOMBS_S:.0f} s")
     print(f"  {WORKERS} workers               {took:8.2f} s         {met}")
-    )
 
 
 def goal(is_met: bool, text: str) -> str:
