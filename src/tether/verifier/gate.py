@@ -28,7 +28,7 @@ from tether.verifier.sizes import (
 
 MOST_CHARACTERS: Final = 20_000
 """Of a text."""
-MOST_SUMMANDS: Final = 1e4
+MOST_SUMMANDS: Final = 5e3
 """Of a sum or product, all those nested in it together."""
 WIDEST: Final = 1e6
 """Range of an integral."""

@@ -191,8 +191,8 @@ DIED: Final = Verdict(status="timeout", extracted=None, stage="worker died")
 CRASHED: Final = Verdict(status="parse_error", extracted=None, stage="worker died")
 
 
-_OF_DEATH = {-signal.SIGPROF: LATE, SPENT: FULL, -signal.SIGKILL: DIED}
-"""By what ended a child: its timer, its memory, or whoever kills where a machine has none left; else it crashed."""
+_OF_DEATH = {-signal.SIGPROF: LATE, SPENT: FULL, -signal.SIGKILL: DIED, -signal.SIGABRT: DIED}
+"""By what ended a child: its timer, its memory, or whoever gives up where there is none left; else it crashed."""
 
 
 def _environment() -> dict[str, str]:
