@@ -177,6 +177,4 @@ def _marked(text: str) -> str | None:
         if UNIT.fullmatch(tail):
             return f"{inside} {tail}"
     line = " ".join(rest.split("\n", 1)[0].split())
-    if (bold := BOLD.match(line)) is not None:
-        return bold[1]
-    return CLAUSE.split(line, maxsplit=1)[0].strip().strip("*")
+    return unwrap(CLAUSE.split(line, maxsplit=1)[0]).strip("*`").strip()

@@ -95,6 +95,8 @@ SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, 
 REALS = Symbol("mathbb:R")
 LONGEST = 4000
 """Characters of an answer that is read as mathematics."""
+UNIT_SHAPE = re.compile(r"w+(?:\^(?:[23]|\{[23]\}))?(?:[*/]?w+(?:\^(?:[23]|\{[23]\}))?)*")
+"""Of a unit, its words as ``w``: ``cm^2``, ``m/s^2``."""
 MATHEMATICAL = re.compile(r"[\\^_=+*/<>{}|~]")
 
 
@@ -272,8 +274,12 @@ def _unit(tokens: list[Token]) -> tuple[list[Token], str, int]:
     scale = 1
     while words and words[0] in SCALES:
         scale *= SCALES[words.pop(0)]
-    is_unit = all(t.kind in ("word", "text") or t.text in ("^", "{", "}", "/", "2", "3", "*", "currency") for t in tail)
-    if not is_unit or len(words) > 6 or QUALIFIERS & {re.sub(r"[^a-z]", "", word) for word in words}:
+    shape = "".join("w" if token.kind in ("word", "text") else token.text for token in tail)
+    if (
+        not UNIT_SHAPE.fullmatch(shape)
+        or len(words) > 6
+        or QUALIFIERS & {re.sub(r"[^a-z]", "", word) for word in words}
+    ):
         raise Unreadable(f"the words {' '.join(words)!r} are no unit")
     if any(not re.fullmatch(r"[A-Za-z^{}/.23*° -]*", word) for word in words):
         raise Unreadable(f"the words {' '.join(words)!r} are no unit")
