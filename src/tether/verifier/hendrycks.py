@@ -1,6 +1,6 @@
 r"""Hendrycks' normalisation: how a mathematical answer is spelled before two spellings are compared as strings.
 
-By the MATH data set (2103.03874), as methods.md 15, step 2 lists it.
+The grader of the MATH data set (arXiv 2103.03874) compares answers so; step 2 of the ``upstream`` mode.
 """
 
 from __future__ import annotations

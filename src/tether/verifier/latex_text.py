@@ -13,6 +13,8 @@ from .latex_signs import MACROS
 
 DEEPEST = 60
 """Groups inside groups; what is deeper is not converted."""
+LONGEST = 20_000
+"""Letters; what is longer is not converted."""
 
 ACCENTS = {"hat": "\u0302", "bar": "\u0305", "tilde": "\u0303", "dot": "\u0307", "vec": "\u20d7"}
 LETTERS = {"mathbf": 0x1D400, "mathfrak": 0x1D504}
@@ -20,7 +22,7 @@ LETTERS = {"mathbf": 0x1D400, "mathfrak": 0x1D504}
 SWALLOWED = ("mbox", "textsf", "label", "vspace", "title")
 """Macros that vanish with their argument."""
 TOKEN = re.compile(r"\\([A-Za-z]+)([ \t]*\n?[ \t]*)|\\(.)|([{}~&])|(---?|''|``)|([^\\{}~&'`-]+|.)", re.DOTALL)
-SPECIALS = {"~": "\xa0", "&": "   ", "--": "\u2013", "---": "\u2014", "''": "\u201d", "``": "\u201c"}
+SPECIALS = {"\\": "", "~": "\xa0", "&": "   ", "--": "\u2013", "---": "\u2014", "''": "\u201d", "``": "\u201c"}
 MATRIX = re.compile(r"\\begin\{(pmatrix|bmatrix|array)\}(.*?)\\end\{\1\}", re.DOTALL)
 ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[A-Za-z]*\*?\}")
 
@@ -35,6 +37,8 @@ def latex_text(latex: str) -> str:
     >>> latex_text(r"\frac{\sqrt{2}}{3}\pi"), latex_text(r"x^{10}"), latex_text(r"\boxed{204"), latex_text(r"20\,4")
     ('√(2)/3π', 'x^10', '204', '20 4')
     """
+    if len(latex) > LONGEST:
+        raise UnconvertibleError(f"{len(latex)} letters are too many: {LONGEST} are converted")
     flat = MATRIX.sub(lambda found: matrix_text(*found.groups()), latex)
     flat = ENVIRONMENT.sub("", flat)
     return Reader(flat).text()

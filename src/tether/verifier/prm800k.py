@@ -1,4 +1,7 @@
-r"""The normalisation of PRM800K's grader: a mathematical answer as plain lower-case text (methods.md 15, step 3)."""
+r"""The normalisation of PRM800K's grader: a mathematical answer as plain lower-case text.
+
+From Let's Verify Step by Step (arXiv 2305.20050); step 3 of the ``upstream`` mode.
+"""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ LARGEST = 999
 LONGEST = 100
 """Letters of an answer with unit markup; in a longer one none is looked for."""
 INTEGER = re.compile(r"[+-]?[0-9]+")
-UNIT = re.compile(r"(?:\\[,;: ]|~)*(?:\^?\{?\\circ\}?|°|%|\\(?:text|textrm|textbf|mathrm|mbox)\{[^{}]*\})$")
-"""Unit markup behind a number, with the thin space before it."""
+UNIT = re.compile(r"(?:\\[,;:]|\\(?=\\)|~)*(?:\^?\{?\\circ\}?|°|%|\\(?:text|textrm|textbf|mathrm|mbox)\{[^{}]*\})$")
+"""Unit markup behind a number, with the space before it; of an escaped space only the backslash is left here."""
 WRAPPED = re.compile(r"\\(?:textbf|textrm|mathbf|mathrm|mbox)\{([^{}]*)\}")
 
 
@@ -34,12 +34,12 @@ def judge_strict_int(answer: str, reference: str) -> Verdict:
     found = extract(answer)
 
     def verdict(status: Status, stage: str) -> Verdict:
-        return Verdict(status=status, extracted=found.text or None, stage=stage)
+        return Verdict(status=status, extracted=found.text if found.text.strip() else None, stage=stage)
 
     wanted = integer(reference)
     if wanted is None:
         return verdict("parse_error", "reference:not-an-integer")
-    if not found.text:
+    if not found.text.strip():
         return verdict("no_answer", "")
     got = integer(found.text)
     if got is None:

@@ -1,7 +1,8 @@
 r"""The ``upstream`` mode: verdicts as those of verl's ``prime_math`` score, with all its quirks, for parity of rewards.
 
-Six steps (methods.md 15): the answer is found; compared in Hendrycks' spelling; as PRM800K's plain text; by structure;
-by SymPy, where the expressions are small; and at last by numbers, loosely. Nothing of the model's text is evaluated.
+The score came with PRIME (arXiv 2502.01456). Six steps: the answer is found; compared in Hendrycks' spelling; as
+PRM800K's plain text; by structure; by SymPy, where the expressions are small; and at last by numbers, loosely. Nothing
+of the model's text is evaluated.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ def judge_upstream(answer: str, reference: str) -> Verdict:
     """
     found = extract(answer)
     status, stage = graded(found.text, reference)
-    return Verdict(status=status, extracted=found.text or None, stage=f"{found.place}:{stage}" if stage else "")
+    return Verdict(
+        status=status,
+        extracted=found.text if found.text.strip() else None,
+        stage=f"{found.place}:{stage}" if stage else "",
+    )
 
 
 def graded(answer: str, reference: str) -> tuple[Status, str]:
@@ -43,7 +48,7 @@ def graded(answer: str, reference: str) -> tuple[Status, str]:
     wanted, got = prm800k(reference), prm800k(answer)
     if wanted == got:
         return "correct", "prm800k"
-    said = compare_by_structure(wanted, got, compare_symbols) if got else None
+    said = compare_by_structure(wanted, got, compare_symbols) if got.strip() else None
     if said is not None and said.is_equal:
         return "correct", said.by
     last = compare_by_fallback(answer, reference)

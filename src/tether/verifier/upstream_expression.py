@@ -14,10 +14,15 @@ LONGEST = 1000
 """Letters of an expression; a longer one is not read."""
 DEEPEST = 40
 """Parentheses inside parentheses."""
+EXPONENT = r"[eE][+-]?[0-9]+"
+FLOAT = rf"(?:[0-9][0-9_]*\.[0-9]*|\.[0-9]+)(?:{EXPONENT})?|[0-9][0-9_]*{EXPONENT}"
+INTEGER = "0[0_]*|[1-9][0-9_]*"
+"""As Python writes it: 025 are two numbers."""
 TOKEN = re.compile(
-    r"\s*(?:(?P<number>(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[jJ]?)|(?P<name>[^\W\d]\w*)"
-    r"|(?P<sign>\*\*|[-+*/!()])|(?P<other>\S)|$)"
+    rf"\s*(?:(?P<number>(?:{FLOAT}|{INTEGER})[jJ]?)|(?P<name>[^\W\d]\w*)|(?P<sign>\*\*|[-+*/!()])|(?P<other>\S)|$)"
 )
+FACTORIALS = ("", "factorial", "factorial2")
+"""By the number of exclamation marks."""
 KEYWORDS = frozenset({"as", "if", "in", "is", "or", "and", "not", "for", "def", "del", "try", "none", "true", "false"})
 
 Operator: TypeAlias = Literal["+", "-", "*", "/"]
@@ -181,9 +186,12 @@ class Parser:
             node = Number(text) if kind == "number" else Name(text)
         else:
             raise UnreadableError(f"{text!r} stands where a value should" if text else "the expression ends too early")
+        marks = 0
         while self.implicit and self.take("!"):
-            node = Call("factorial", node)
-        return node
+            marks += 1
+        if marks >= len(FACTORIALS):
+            raise UnreadableError(f"{marks} factorials in a row have no meaning")
+        return Call(FACTORIALS[marks], node) if marks else node
 
     def argument(self) -> Node:
         """What a function is applied to: parentheses, or the product behind it up to a division."""

@@ -1,6 +1,6 @@
 """Where the ``upstream`` mode looks for the final answer: phrases around it, the last box, and what follows them.
 
-Every step acts on what the one before it left (methods.md 15, step 1). Where none finds anything, the whole response is
+Step 1 of six. Each of its parts acts on what the one before it left. Where none finds anything, the whole response is
 the answer.
 """
 

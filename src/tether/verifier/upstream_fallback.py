@@ -15,6 +15,8 @@ from .upstream_expression import Call, Chain, Name, Negative, Node, Number, Powe
 from .upstream_structure import Compared
 
 TOLERANCE = 1e-4
+SCALES = (0.01, 1.0, 100.0)
+"""An answer may be the reference, or it in percent, or the reference may be in percent."""
 LONGEST = 1000
 """Letters of an answer that are compared; the rest is cut off."""
 PI = "\\pi"
@@ -67,10 +69,6 @@ def compare(answer: str, reference: str, pi: float = math.pi) -> Compared:
     if got == "":
         return Compared(False, "text")
     return compare_texts(with_brackets(str(got).strip()), str(wanted).strip())
-
-
-SCALES = (0.01, 1.0, 100.0)
-"""An answer may be the reference, or it in percent, or the reference may be in percent."""
 
 
 def compare_texts(got: str, wanted: str) -> Compared:
@@ -154,9 +152,24 @@ def with_pi(text: str, pi: float) -> Value:
     for part in parts:
         head += ("*" if head[-1:].isdigit() else "1*") + str(pi) + part
     try:
-        return value_of(read_expression(head))
+        return arithmetic(head)
     except (UnreadableError, ArithmeticError):
         return head
+
+
+def arithmetic(text: str) -> Value:
+    """The value of arithmetic; of a list with commas, the list of values as Python writes it.
+
+    >>> arithmetic("2*3.14"), arithmetic("(1*3.14,2)"), arithmetic("1*3.14, 2/4")
+    (6.28, '(3.14, 2)', '(3.14, 0.5)')
+    """
+    if "," not in text:
+        return value_of(read_expression(text))
+    bare = text.strip()
+    ends = bare[0] + bare[-1]
+    inside = bare[1:-1] if ends in ("()", "[]") else bare
+    values = ", ".join(str(value_of(read_expression(part))) for part in inside.split(","))
+    return f"[{values}]" if ends == "[]" else f"({values})"
 
 
 def value_of(node: Node) -> int | float:
@@ -187,8 +200,8 @@ def value_of(node: Node) -> int | float:
 
 
 def literal(text: str) -> int | float:
-    """A number as Python reads it in a program: no leading zero."""
-    if text[-1] in "jJ" or re.match(r"0[0-9_]*[1-9][0-9_]*$", text):
+    """A real number as Python reads it in a program."""
+    if text[-1] in "jJ":
         raise UnreadableError(f"{text} is no real number in Python")
     try:
         return int(text) if re.fullmatch(r"[0-9_]+", text) else float(text)
