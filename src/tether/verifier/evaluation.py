@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import zlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -155,13 +156,15 @@ class Evaluation:
         self.digits = digits
         self.point = point or {}
         self.magnitude = 0.0
-        """Decimal digits before or after the point of the largest or smallest value so far."""
+        """Decimal digits before or after the point of the largest or smallest value, or written in a number, so far."""
         self.is_real = True
         """Whether nothing so far was complex."""
 
     def value(self, node: Node) -> Any:
         """Its value; ``Undefined`` where it has none."""
         if isinstance(node, Number):
+            bits = node.value.numerator.bit_length() + node.value.denominator.bit_length()
+            self.magnitude = max(self.magnitude, bits * 0.30103)
             return self.seen(self.of(node.value))
         if isinstance(node, Symbol):
             return self.of(self.point[node.name])
@@ -253,7 +256,7 @@ class Evaluation:
 
     def opaque(self, name: str, args: list[Any]) -> Any:
         """A stand-in for a function that nobody defined: equal arguments have equal values, others do not."""
-        seed = sum(ord(char) * (n + 3) for n, char in enumerate(name)) % 97 + 2
+        seed = zlib.crc32(name.encode()) % 1009 + 2
         return self.mp.fsum(
             [self.mp.sin(arg * (seed + n)) + arg * arg / (seed + 2 * n + 1) for n, arg in enumerate(args)]
         )

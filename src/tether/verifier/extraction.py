@@ -14,17 +14,17 @@ Place = Literal["boxed", "tag", "marked", "whole", "none"]
 
 OPENER = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 BRACES = re.compile(r"\\.|[{}]|\Z", re.DOTALL)
+GAP = r"\s{0,20}"
 MARKER = re.compile(
-    r"####|\\#{4}|final\s+answers?\s*(?:\*\*)?\s*(?::|is\b|are\b|(?=\n))|\banswers?\s+(?:is|are)\b|\banswers?\s*(?:\*\*)?\s*:"
-    r"|\banswers?\s*\*\*\s*:",
+    rf"####|final\s{{1,20}}answers?{GAP}(?:\*\*)?{GAP}(?::|is\b|are\b|(?=\n))|\banswers?\s{{1,20}}(?:is|are)\b"
+    rf"|\banswers?{GAP}(?:\*\*)?{GAP}:",
     re.IGNORECASE,
 )
 BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
-BETWEEN_BOXES = re.compile(r"[\s,;$]*(?:and|or)?[\s,;$]*")
 BARE = re.compile(r"[+-]?\w+(?:[.,/]\w+)*")
 GIVEN_UP = re.compile(r"\n|\.\s")
 UNIT = re.compile(r"\\?%|[A-Za-z]{2,12}(?: [A-Za-z]{2,12})?")
-CLAUSE = re.compile(r"(?:\.\s|,?\s+(?:because|since|as|which|so|hence)\b)", re.IGNORECASE)
+CLAUSE = re.compile(r"\. |,? (?:because|since|as|which|so|hence)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +44,19 @@ class Extracted:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One ``\\boxed{...}``: where it starts and ends, and what it holds. ``content`` is ``None`` if it never closes."""
+    """One ``\\boxed{...}``: where it starts and ends in the text, and where what it holds does."""
 
     start: int
     end: int
-    content: str | None
+    inside: slice | None
+    """``None`` if it never closes."""
 
 
 def boxes(text: str) -> list[Box]:
     r"""All boxes in order of their start, nested ones too; one pass, whatever the depth.
 
-    >>> [box.content for box in boxes(r"\boxed{\frac{1}{2}} or \boxed 5 or \boxed{")]
+    >>> text = r"\boxed{\frac{1}{2}} or \boxed 5 or \boxed{"
+    >>> [text[box.inside] if box.inside else None for box in boxes(text)]
     ['\\frac{1}{2}', '5', None]
     """
     found: list[Box] = []
@@ -67,9 +69,9 @@ def boxes(text: str) -> list[Box]:
             found.append(Box(start, len(text), None))
         elif text[inside] == "{":
             end = closes.get(inside)
-            found.append(Box(start, len(text), None) if end is None else Box(start, end + 1, text[inside + 1 : end]))
+            found.append(Box(start, len(text), None) if end is None else Box(start, end + 1, slice(inside + 1, end)))
         elif (bare := BARE.match(text, inside)) is not None:
-            found.append(Box(start, bare.end(), bare[0]))
+            found.append(Box(start, bare.end(), slice(*bare.span())))
     return found
 
 
@@ -105,9 +107,9 @@ def bare_reference(reference: str) -> str:
     >>> bare_reference(r"\boxed{\frac{1}{3}}"), bare_reference("6 * 7 = 42\n#### 42")
     ('\\frac{1}{3}', '42')
     """
-    closed = [box for box in boxes(reference) if box.content is not None]
+    closed = [box.inside for box in boxes(reference) if box.inside is not None]
     if closed:
-        return unwrap(closed[-1].content or "")
+        return unwrap(reference[closed[-1]])
     return unwrap(reference.rsplit("####", 1)[-1])
 
 
@@ -140,20 +142,22 @@ def _scope(answer: str) -> tuple[str, bool, bool]:
 
 def _boxed(text: str, found: list[Box], policies: Policies) -> Extracted:
     last = found[-1]
-    # an open box around the last one, as in "\boxed{x = \boxed{5}", and not one that was given up before
-    is_cut = any(box.content is None and not GIVEN_UP.search(text, box.start, last.start) for box in found)
-    content = "" if is_cut or last.content is None else unwrap(last.content)
+    cut = next((box for box in reversed(found) if box.inside is None), None)
+    # a box that is open around the last one, as in "\boxed{x = \boxed{5}", is cut; one given up long before is not
+    is_cut = cut is not None and not GIVEN_UP.search(text, cut.start, last.start)
+    content = "" if is_cut or last.inside is None else unwrap(text[last.inside])
     if not content:
         return Extracted(text=None, place="none")
     run = [last]
     for box in reversed(found[:-1]):
-        if box.content is None or box.end > run[0].start or not BETWEEN_BOXES.fullmatch(text, box.end, run[0].start):
+        is_beside = box.inside is not None and box.end <= run[-1].start
+        if not is_beside or text[box.end : run[-1].start].strip(" \t\n,;$") not in ("", "and", "or"):
             break
-        run.insert(0, box)
+        run.append(box)
     if len(run) == 1:
         return Extracted(text=content, place="boxed")
     if policies.adjacent_boxes == "list":
-        content = ", ".join(unwrap(box.content or "") for box in run)
+        content = ", ".join(unwrap(text[box.inside]) for box in reversed(run) if box.inside is not None)
     return Extracted(text=content, place="boxed", policy="adjacent_boxes")
 
 
@@ -165,13 +169,14 @@ def _marked(text: str) -> str | None:
     rest = text[marks[-1].end() :].lstrip(" \t:*").lstrip()
     math = re.match(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\$([^$]+)\$(?!\s*(?:,|and\b|or\b)\s*\$)", rest, re.DOTALL)
     if math is not None:
-        tail = CLAUSE.split(rest[math.end() :].split("\n", 1)[0], maxsplit=1)[0].strip(" .*")
+        tail = " ".join(rest[math.end() :].split("\n", 1)[0].split())
+        tail = CLAUSE.split(f" {tail}", maxsplit=1)[0].strip(" .*")
         inside = next(group for group in math.groups() if group is not None).strip()
         if not tail or tail[0] in ",;(":
             return inside
         if UNIT.fullmatch(tail):
             return f"{inside} {tail}"
-    line = rest.split("\n", 1)[0]
+    line = " ".join(rest.split("\n", 1)[0].split())
     if (bold := BOLD.match(line)) is not None:
         return bold[1]
     return CLAUSE.split(line, maxsplit=1)[0].strip().strip("*")

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from tether.verifier.aspects import (
+    BASES,
+    FLIPPED,
+    as_interval,
+    as_union,
+    has_bare_logarithm,
+    is_name,
+    is_named,
+    is_time,
+    lhs,
+    of_hundred,
+    rounds_to,
+    scalar_nodes,
+    singular,
+    subject,
+    with_base,
+    wording,
+)
 from tether.verifier.equality import are_equal, factor
-from tether.verifier.evaluation import NotExact, Undefined, exact
-from tether.verifier.expressions import INFINITY, Call, Node, Number, Symbol, TooLarge, negative, symbols
+from tether.verifier.expressions import Call, Node, Number, Symbol, negative, symbols
 from tether.verifier.policies import Policies
-from tether.verifier.spelling import TEXT, plain
+from tether.verifier.spelling import plain
 from tether.verifier.structure import Based, Dots, Matrix, Relation, Scalar, Sequence, Structure, Words
 
 MOST_ITEMS = 200
 """Of a collection whose order does not matter: its pairs are compared."""
-FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
-DRESS = re.compile(r"[\"'`.,;:!?$]")
 
 
 @dataclass(slots=True)
@@ -57,6 +71,9 @@ class Matcher:
 
     def across(self, gold: Structure, other: Structure) -> bool:
         """Two answers of different shapes that may say the same."""
+        if isinstance(gold, Words) or isinstance(other, Words):
+            self.seen.add("text")
+            return False
         self.seen.add("structure")
         for relation, value in ((gold, other), (other, gold)):
             if isinstance(relation, Relation):
@@ -87,13 +104,15 @@ class Matcher:
     def words(self, gold: Words, other: Words) -> bool:
         """Text against text; what only looks like mathematics must be the same to the sign."""
         self.seen.add("text")
-        a, b = wording(gold.text), wording(other.text)
-        if a == b or plain(gold.text) == plain(other.text):
+        if plain(gold.text) == plain(other.text) != "":
             return True
-        if gold.for_library or other.for_library:
+        if any(side.is_malformed or side.for_library for side in (gold, other)):
             return False
-        if gold.is_malformed or other.is_malformed:
+        a, b = wording(gold.text), wording(other.text)
+        if not a or not b:
             return False
+        if a == b:
+            return True
         if a.lower() == b.lower():
             return self.decide("text", self.policies.text != "exact")
         if singular(a.lower()) == singular(b.lower()):
@@ -115,6 +134,12 @@ class Matcher:
     def nodes(self, gold: Node, other: Node) -> bool:
         """Values without units."""
         self.seen.add("symbolic" if symbols(gold) or symbols(other) else "number")
+        if gold == other:
+            return True
+        if has_bare_logarithm(gold) or has_bare_logarithm(other):
+            bases = BASES[self.policies.logarithm]
+            same = any(are_equal(with_base(gold, base), with_base(other, base)) for base in bases)
+            return self.decide("logarithm", same)
         if are_equal(gold, other):
             return True
         if self.policies.positive_variables and are_equal(gold, other, are_positive=True):
@@ -264,7 +289,9 @@ class Matcher:
     def value_of(self, relation: Relation) -> Structure | None:
         """What ``x = 5`` says of x; of ``10/2 = 5``, 5, if the two are equal; of ``x ~ 1.41``, nothing."""
         terms, signs = relation.terms, relation.signs
-        if signs[-1] == "~" and len(terms) > 1 and all(sign == "=" for sign in signs[:-1]):
+        if signs == ("~",) and is_name(terms[0]):
+            return terms[1]
+        if signs[-1] == "~" and all(sign == "=" for sign in signs[:-1]):
             terms, signs = terms[:-1], signs[:-1]
             if len(terms) == 1:
                 return terms[0]
@@ -281,96 +308,3 @@ class Matcher:
         if rest is terms and any(isinstance(t, Scalar) and symbols(t.node) for t in terms):
             return None
         return rest[-1]
-
-
-def wording(text: str) -> str:
-    """Words without what dresses them."""
-    return " ".join(DRESS.sub("", TEXT.sub(r" \1 ", text)).split())
-
-
-def singular(text: str) -> str:
-    """Each word without its final ``s``."""
-    return " ".join(word[:-1] if len(word) > 3 and word.endswith("s") else word for word in text.split())
-
-
-def of_hundred(value: Scalar) -> Node:
-    """The value, a hundredth of it if it is in percent."""
-    return Call("div", (value.node, Number(Fraction(100)))) if value.unit == "percent" else value.node
-
-
-def rounds_to(gold: Node, other: Node) -> bool:
-    """Whether the other, known more exactly, rounds to a reference that was written with decimals."""
-    if not isinstance(gold, Number) or not gold.decimals or symbols(other):
-        return False
-    if isinstance(other, Number) and other.decimals is not None and other.decimals <= gold.decimals:
-        return False
-    half = Fraction(1, 2 * 10**gold.decimals)
-    try:
-        return abs(exact(other) - gold.value) <= half
-    except (NotExact, Undefined, TooLarge):
-        return False
-
-
-def scalar_nodes(items: tuple[Structure, ...]) -> tuple[Node, ...] | None:
-    """Their expressions, if each is a value without a unit."""
-    nodes = tuple(item.node for item in items if isinstance(item, Scalar) and not item.unit)
-    return nodes if len(nodes) == len(items) else None
-
-
-def is_time(ratio: Sequence) -> bool:
-    """Whether it may be a time of day: ``12:00``."""
-    return ratio.brackets == "time"
-
-
-def is_name(term: Structure) -> bool:
-    """Whether it is a letter, or a function of letters, that an equation gives the value of."""
-    if not isinstance(term, Scalar) or term.unit:
-        return False
-    node = term.node
-    return isinstance(node, Symbol) or (isinstance(node, Call) and node.name.startswith("apply:"))
-
-
-def is_named(relation: Relation) -> bool:
-    """Whether it starts with a name."""
-    return is_name(relation.terms[0])
-
-
-def lhs(relation: Structure) -> Structure | None:
-    """The name that an equation starts with."""
-    return relation.terms[0] if isinstance(relation, Relation) and is_named(relation) else None
-
-
-def subject(relation: Relation) -> Node | None:
-    """The letter that an inequality is about."""
-    names = [t.node for t in relation.terms if isinstance(t, Scalar) and isinstance(t.node, Symbol)]
-    return names[0] if names else None
-
-
-def as_interval(relation: Relation) -> Sequence | None:
-    """The interval that ``0 < x <= 1`` or ``x > 3`` says."""
-    terms = scalar_nodes(relation.terms)
-    if terms is None or not set(relation.signs) <= {"<", "<=", ">", ">="}:
-        return None
-    signs = list(relation.signs)
-    if all(sign in (">", ">=") for sign in signs):
-        terms, signs = terms[::-1], [FLIPPED[sign] for sign in signs][::-1]
-    elif not all(sign in ("<", "<=") for sign in signs):
-        return None
-    place = next((n for n, node in enumerate(terms) if isinstance(node, Symbol)), None)
-    if place is None or any(symbols(node) & symbols(terms[place]) for n, node in enumerate(terms) if n != place):
-        return None
-    low, high = terms[:place], terms[place + 1 :]
-    if len(low) > 1 or len(high) > 1:
-        return None
-    left = "(" if not low or signs[0] == "<" else "["
-    right = ")" if not high or signs[-1] == "<" else "]"
-    bounds = (low[0] if low else negative(INFINITY), high[0] if high else INFINITY)
-    return Sequence("tuple", (Scalar(bounds[0]), Scalar(bounds[1])), left + right)
-
-
-def as_union(several: Sequence) -> Sequence | None:
-    """The union that ``x < 1 or x > 2`` says."""
-    intervals = [as_interval(item) for item in several.items if isinstance(item, Relation)]
-    found = tuple(interval for interval in intervals if interval is not None)
-    subjects = {subject(item) for item in several.items if isinstance(item, Relation)}
-    return Sequence("union", found) if len(found) == len(several.items) and len(subjects) == 1 else None

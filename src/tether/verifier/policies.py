@@ -47,5 +47,7 @@ class Policies:
     r"""Whether letters stand for positive numbers only, so that ``\sqrt{x^2}`` is x."""
     adjacent_boxes: Literal["last", "list"] = "last"
     r"""``\boxed{1}\boxed{2}``: its last box, or the list ``1,2``. Boxes with prose between them: always the last."""
+    logarithm: Literal["either", "ten", "natural"] = "either"
+    r"""What the base of a bare ``\log`` is: 10, e, or whichever of them makes the two agree."""
     names: Literal["optional", "required"] = "optional"
     """``optional``: ``x=5`` and ``f(x)=5`` equal 5, in both directions."""

@@ -12,7 +12,7 @@ import re
 from tether.verifier import library
 from tether.verifier.expressions import TooLarge
 from tether.verifier.extraction import Extracted, bare_reference, extract
-from tether.verifier.gate import too_large
+from tether.verifier.gate import MOST_CHARACTERS, too_large
 from tether.verifier.matching import Matcher
 from tether.verifier.policies import Policies
 from tether.verifier.spelling import plain, spell
@@ -25,6 +25,7 @@ CHOSEN = re.compile(
     r"(?P<rest>[.):].*)?",
     re.DOTALL,
 )
+OTHER_CHOICE = re.compile(r"\b[A-J]\b")
 LIST_OF_THOUSANDS = re.compile(r"(?<=\d),\s+(?=\d{3}(?!\d))")
 EULER_OR_TEN = re.compile(r"(?<![\d.])([2-9])e([+-]\d)(?![\d.])")
 STAGES = ("library", "structure", "symbolic", "number", "text")
@@ -58,16 +59,18 @@ def _judge(found: Extracted, gold: str, other: str, policies: Policies) -> Verdi
         return _verdict("correct", found, "text")
     if not gold:
         return _verdict("wrong", found, "text")
+    if max(len(gold), len(other)) > MOST_CHARACTERS:
+        return _verdict("too_large", found, "gate")
     spelled = spell(gold), spell(other)
     numbers = as_number(spelled[0]), as_number(spelled[1])
     if None not in numbers and numbers[0] == numbers[1]:
         return _verdict("correct", found, "number")
-    if plain(spelled[0]) == plain(spelled[1]):
+    if plain(spelled[0]) == plain(spelled[1]) != "":
         return _verdict("correct", found, "text")
     if None not in numbers and policies.rounding == "exact":
         return _verdict("wrong", found, "number")
-    if (letter := LETTER.fullmatch(gold)) is not None:
-        return _letters(found, letter[1], other, policies)
+    if (letter := LETTER.fullmatch(spelled[0])) is not None:
+        return _letters(found, letter[1], spelled[1], policies)
     if too_large(gold) or too_large(other):
         return _verdict("too_large", found, "gate")
     return _compared(found, gold, other, policies)
@@ -118,7 +121,8 @@ def _letters(found: Extracted, letter: str, other: str, policies: Policies) -> V
     if same is not None and same[1] == letter and policies.choice_letters == "loose":
         return _verdict("correct", found, "text", "choice_letters")
     chosen = CHOSEN.fullmatch(other)
-    is_right = chosen is not None and chosen[1].upper() == letter and policies.choice_letters == "loose"
+    is_one = chosen is not None and not OTHER_CHOICE.search(chosen["rest"] or "")
+    is_right = is_one and chosen is not None and chosen[1].upper() == letter and policies.choice_letters == "loose"
     return _verdict("correct" if is_right else "wrong", found, "text", "choice_letters" if chosen else "")
 
 

@@ -29,17 +29,19 @@ LOWERED = re.compile(r"[₀₁₂₃₄₅₆₇₈₉]+")
 PLAIN_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻₀₁₂₃₄₅₆₇₈₉", "0123456789-0123456789")
 
 LOOKS = re.compile(
-    r"\\(?:left|right|displaystyle|textstyle|scriptstyle|limits|nolimits|[bB]igg?[lrm]?|boldsymbol|bm)(?![A-Za-z])\.?"
+    r"\\(?:left|right)(?![A-Za-z])\.?"
+    r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|[bB]igg?[lrm]?|boldsymbol|bm)(?![A-Za-z])"
 )
 THIN_THOUSANDS = re.compile(r"(?<=\d)(?:\\,|~)(?=\d{3}(?!\d))")
-BRACED_COMMA = re.compile(r"(?<=\d)\{,\}\s*(?=\d)")
+BRACED_COMMA = re.compile(r"(?<=\d)\{,\} ?(?=\d)")
 SPACES = re.compile(r"\\[,;:> ]|~|\\(?:q?quad|thinspace|enspace|hspace\{[^{}]*\})(?![A-Za-z])|\s+")
-FRACTIONS = re.compile(r"\\[dtc]frac(?![A-Za-z])")
+FRACTIONS = re.compile(r"\\(?:[dtcsx]|nice)frac(?![A-Za-z])")
 BINOMIALS = re.compile(r"\\[dt]binom(?![A-Za-z])")
-DEGREES = re.compile(r"\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])")
+DEGREES = re.compile(r" ?\^ ?(?:\{ ?\\circ ?\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])")
+ENDING = " \t\r\n\f\v;,"
 WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"), ("**", "**"))
 TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mbox|mathbf|rm|textsf|texttt)\s*\{([^{}]*)\}")
-LOOSE_SPACE = re.compile(r"(?<![\d,\s])\s+|(?<=,)\s+(?!\d{3}(?!\d))|\s+(?![\d\s])")
+LOOSE_SPACE = re.compile(r"(?<![\d,]) |(?<=,) (?!\d{3}(?!\d))| (?!\d)")
 
 
 def unwrap(text: str) -> str:
@@ -50,17 +52,17 @@ def unwrap(text: str) -> str:
     """
     while True:
         before = text
-        text = text.strip().rstrip(";")
-        if text.endswith(".") and not text.endswith(".."):
-            text = text[:-1].rstrip()
-        text = text.removesuffix(",")
+        text = text.strip(ENDING)
+        bare = text.rstrip(ENDING + ".")
+        if text.count(".", len(bare)) == 1:  # two dots and more say something
+            text = bare
         for start, end in WRAPPERS:
             inner = text[len(start) : len(text) - len(end)]
             is_whole = len(text) > len(start) + len(end) and text.startswith(start) and text.endswith(end)
             if is_whole and start not in inner and end not in inner:
                 text = inner
         if text == before:
-            return text
+            return text if text.strip("$") else ""
 
 
 def spell(text: str) -> str:
@@ -72,7 +74,7 @@ def spell(text: str) -> str:
     text = RAISED.sub(lambda m: "^{" + m[0].translate(PLAIN_DIGITS) + "}", text)
     text = LOWERED.sub(lambda m: "_{" + m[0].translate(PLAIN_DIGITS) + "}", text)
     text = unicodedata.normalize("NFKC", text.translate(SIGNS)).translate(SIGNS)
-    text = LOOKS.sub(" ", text).replace(r"\!", "")
+    text = LOOKS.sub(" ", " ".join(text.split())).replace(r"\!", "")
     text = BRACED_COMMA.sub(lambda m: "," if re.match(r"\d{3}(?!\d)", m.string[m.end() :]) else ".", text)
     text = THIN_THOUSANDS.sub("", text)
     text = BINOMIALS.sub(r"\\binom", FRACTIONS.sub(r"\\frac", text))

@@ -81,14 +81,23 @@ Structure: TypeAlias = Scalar | Words | Dots | Based | Sequence | Matrix | Relat
 RELATIONS = frozenset({"=", "<", ">", "<=", ">=", "!=", "~", "in"})
 BASED = re.compile(r"\(?([0-9A-Fa-f]{1,60})\)?\s*_\s*(?:\{\s*(\d{1,2})\s*\}|(\d{1,2}))")
 QUALIFIERS = frozenset(
-    "if when where for mod base not or and over under divided times plus minus less more than per all any only either "
-    "at least most until about approximately between to from no of with is are be".split()
+    (
+        "if when where for mod base not or and over under divided times plus minus less more than per all any "
+        "only either at least most until about approximately between to from no of with is are be modulo "
+        "choose factorial squared cubed root half halves third thirds fourth fourths quarter quarters fifth "
+        "fifths sixth sixths eighth eighths tenth tenths hundredth hundredths thousandth thousandths "
+        "repeating recurring remainder r one two three four five six seven eight nine ten twenty trillionth "
+        "negative positive below above minus maybe then but "
+    ).split()
 )
-SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "dozen": 12}
+"""Words after a number that change what it says, and so are no unit."""
+SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 REALS = Symbol("mathbb:R")
 LONGEST = 4000
 """Characters of an answer that is read as mathematics."""
-MATHEMATICAL = re.compile(r"[\\^_=+*/<>{}|~]|\d")
+UNIT_SHAPE = re.compile(r"w+(?:\^(?:[23]|\{[23]\}))?(?:[*/]?w+(?:\^(?:[23]|\{[23]\}))?)*")
+"""Of a unit, its words as ``w``: ``cm^2``, ``m/s^2``."""
+MATHEMATICAL = re.compile(r"[\\^_=+*/<>{}|~]")
 
 
 def understand(text: str) -> Structure:
@@ -106,7 +115,8 @@ def understand(text: str) -> Structure:
         return Words(spelled, is_malformed=True)
     if (m := BASED.fullmatch(spelled.replace(r"\text", "").replace(r"\mathrm", ""))) is not None:
         base = int(m[2] or m[3])
-        if 2 <= base <= 16 and all(int(digit, 16) < base for digit in m[1]):
+        has_digit = any(char.isdigit() for char in m[1]) or (base == 16 and len(m[1]) > 1)
+        if has_digit and 2 <= base <= 16 and all(int(digit, 16) < base for digit in m[1]):
             return Based(m[1].upper(), base)
     try:
         return _structure(tokenize(spelled))
@@ -264,11 +274,17 @@ def _unit(tokens: list[Token]) -> tuple[list[Token], str, int]:
     scale = 1
     while words and words[0] in SCALES:
         scale *= SCALES[words.pop(0)]
-    is_unit = all(t.kind in ("word", "text") or t.text in ("^", "{", "}", "/", "2", "3", "*", "currency") for t in tail)
-    if not is_unit or len(words) > 6 or QUALIFIERS & {re.sub(r"[^a-z]", "", word) for word in words}:
+    shape = "".join("w" if token.kind in ("word", "text") else token.text for token in tail)
+    if (
+        not UNIT_SHAPE.fullmatch(shape)
+        or len(words) > 6
+        or QUALIFIERS & {re.sub(r"[^a-z]", "", word) for word in words}
+    ):
         raise Unreadable(f"the words {' '.join(words)!r} are no unit")
     if any(not re.fullmatch(r"[A-Za-z^{}/.23*° -]*", word) for word in words):
         raise Unreadable(f"the words {' '.join(words)!r} are no unit")
+    if tail[0].kind == "word" and not tail[0].is_spaced and words and words[0] not in UNITS:
+        raise Unreadable(f"the letters {tail[0].text!r} on a number")
     before = tokens[:start]
     if before[-1].text == "degree":
         before = before[:-1]
@@ -281,7 +297,7 @@ UNITS = {
     "kilometers": "km", "kilometer": "km", "hours": "h", "hour": "h", "hr": "h", "hrs": "h", "seconds": "s",
     "second": "s", "sec": "s", "minutes": "min", "minute": "min", "mins": "min", "kilograms": "kg", "kilogram": "kg",
     "grams": "g", "gram": "g", "liters": "l", "liter": "l", "litres": "l", "litre": "l", "inches": "in", "inch": "in",
-    "feet": "ft", "foot": "ft", "miles": "mi", "mile": "mi",
+    "feet": "ft", "foot": "ft", "miles": "mi", "mile": "mi", "million": "", "billion": "", "min": "min",
 }  # fmt: skip
 
 

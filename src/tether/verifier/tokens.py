@@ -88,7 +88,7 @@ def _next(text: str, position: int, depth: int, is_spaced: bool) -> tuple[list[T
     if text[position] == "\\":
         return _command(text, position, is_spaced)
     if m := LETTERS.match(text, position):
-        return [Token(token.kind, token.text, is_spaced or n > 0) for n, token in enumerate(_letters(m[0]))], m.end()
+        return [Token(token.kind, token.text, is_spaced) for n, token in enumerate(_letters(m[0]))], m.end()
     if m := SIGN.match(text, position):
         sign = {"**": "^", "==": "=", "%": "percent", "<=": "<=", "!=": "!="}.get(m[0], m[0])
         return [Token("name", "dots") if sign.startswith("...") else Token("sign", sign, is_spaced)], m.end()
