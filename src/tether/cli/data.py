@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-_MOST_SAMPLES = 10_000
+from tether.data.sample import MOST_ROWS, sample_rows
+
 _SHOWN = 160
 
 
@@ -45,11 +46,10 @@ def look(paths: tuple[str, ...], examples: int, prompt: str, reference: str, **h
 
 @command.command("sample")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to make, .jsonl.")
-@click.option("--count", default=1000, show_default=True, type=click.IntRange(1, _MOST_SAMPLES), help="Problems.")
+@click.option("--count", default=1000, show_default=True, type=click.IntRange(1, MOST_ROWS), help="Problems.")
 @click.option("--seed", default=0, show_default=True, help="Another one makes other problems.")
 def sample(out: Path, count: int, seed: int) -> None:
-    """Make a file of short arithmetic problems in words, in the layout of DAPO-Math-17k."""
-    from tether.data.sample import sample_rows
+    """Make a file of short sums, differences and products, in the layout of DAPO-Math-17k."""
     from tether.errors import RunDirectoryError
 
     if out.exists():

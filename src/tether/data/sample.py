@@ -1,4 +1,4 @@
-"""Short problems in words, made here, in the layout of DAPO-Math-17k: to train on without a download."""
+"""Short sums, made here, in the layout of DAPO-Math-17k: to train on without a download."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ BEFORE = (
 AFTER = '\n\nRemember to put your answer on its own line after "Answer:".'
 """The words that DAPO-Math-17k puts around every problem; a reward or a model may count on them."""
 
-_NAMES = ("Ana", "Ben", "Chloe", "Dev", "Emre", "Fatima", "Goran", "Hana", "Ivo", "Jun", "Kofi", "Lena")
-_THINGS = ("apples", "books", "coins", "pencils", "shells", "stamps", "marbles", "cards", "seeds", "buttons")
+_ASKED = ("What is {}?", "How much is {}?", "Work out {}.")
+
+MOST_ROWS = 1500
+"""Of about 2,100 problems that there are."""
 
 
 def sample_rows(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
@@ -22,7 +24,7 @@ def sample_rows(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
 
     >>> row = next(sample_rows(1))
     >>> row["prompt"][0]["content"].removeprefix(BEFORE).removesuffix(AFTER), row["reward_model"]["ground_truth"]
-    ('Chloe has 7 bags of 5 seeds. What is 7 * 5?', '35')
+    ('How much is 18 + 14?', '32')
     """
     source, made = random.Random(f"sample/{seed}"), set[str]()
     while len(made) < count:
@@ -40,13 +42,10 @@ def sample_rows(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def _problem(source: random.Random) -> tuple[str, int]:
-    who, things = source.choice(_NAMES), source.choice(_THINGS)
-    a, b = source.randint(1, 10), source.randint(1, 10)
-    high, low = max(a, b), min(a, b)
-    match source.randrange(3):
-        case 0:
-            return f"{who} has {a} {things} and gets {b} more. What is {a} + {b}?", a + b
-        case 1:
-            return f"{who} has {high} {things} and gives {low} away. What is {high} - {low}?", high - low
-        case _:
-            return f"{who} has {a} bags of {b} {things}. What is {a} * {b}?", a * b
+    operator = source.choice("+-*")
+    most = 10 if operator == "*" else 20
+    left, right = source.randint(1, most), source.randint(1, most)
+    if operator == "-":
+        left, right = max(left, right), min(left, right)
+    answer = {"+": left + right, "-": left - right, "*": left * right}[operator]
+    return source.choice(_ASKED).format(f"{left} {operator} {right}"), answer
