@@ -98,7 +98,7 @@ def test_a_reference_that_is_no_integer_is_a_parse_error(reference):
     assert (verdict.status, verdict.stage) == ("parse_error", "reference:not-an-integer")
 
 
-@pytest.mark.parametrize("answer", ["The answer is 204.", "The final answer is: $204$.", "\\boxed{204.}", "So it is 204."])
+@pytest.mark.parametrize("answer", ["The answer is 204.", "The answer: $204$.", "\\boxed{204.}", "So it is 204."])
 def test_a_full_stop_belongs_to_the_sentence(answer):
     assert judge_strict_int(answer, "204").is_correct
 
