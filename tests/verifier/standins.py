@@ -20,6 +20,7 @@ def judge(answer: str, reference: str, mode: str = "robust", policies: object = 
         "deaf": deaf,
         "power": lambda: 7 ** (7**12),
         "sleep": lambda: time.sleep(3600),
+        "nap": lambda: time.sleep(0.5),
         "eat": lambda: bytearray(1 << 36),
         "crash": lambda: os.kill(os.getpid(), signal.SIGSEGV),
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),

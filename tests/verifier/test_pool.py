@@ -338,7 +338,9 @@ def parent(then: str, *acts: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("acts", [(), ("spin", "power"), ("sleep", "deaf")], ids=["idle", "busy", "deaf"])
+@pytest.mark.parametrize(
+    "acts", [(), ("spin", "power"), ("sleep", "deaf"), ("nap", "nap")], ids=["idle", "busy", "deaf", "about to tell"]
+)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nobody_outlives_who_asked(number: signal.Signals, acts: tuple[str, ...]) -> None:
     with parent("time.sleep(60)", *acts) as asking:

@@ -82,7 +82,8 @@ class WorkerProcess:
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._to, False)
         options = base64.b64encode(pickle.dumps(dict(job.options))).decode()
-        wanted = {"judge": job.judge, "options": options, "limit_s": job.limit_s, "memory": job.memory}
+        limits = {"limit_s": job.limit_s, "memory": job.memory}
+        wanted = {"judge": job.judge, "options": options, "asker": os.getpid(), **limits}
         with contextlib.suppress(WorkerGoneError):  # it says so when it is asked
             self._send(wanted, time.monotonic() + START_S)
 

@@ -4,7 +4,7 @@ One process that has imported everything watches over a child that judges. A chi
 memory, a crash) is succeeded by the next fork within milliseconds. Nothing but the protocol leaves this process: one
 line of JSON a message, on what were its standard input and output; whatever a library prints goes nowhere.
 
-    in:   {"judge", "options", "limit_s", "memory"}           once
+    in:   {"judge", "options", "limit_s", "memory", "asker"}  once; the last is the pid of whoever started it
           {"pair": number, "answer", "reference"}             again and again
     out:  {"ready": pid, "died": signal or exit code}         from each child when it can judge, and what ended the last
           {"begun": number}                                   when a pair was read
@@ -48,8 +48,8 @@ def main() -> None:
     read_from, write_to, nowhere = os.dup(0), os.dup(1), os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1):
         os.dup2(nowhere, standard)
-    started_by = os.getppid()
     wanted = json.loads(_lines(read_from).__next__())
+    started_by = int(str(wanted["asker"]))
     judge = _made(wanted)
     for pair in EASY:
         judge(*pair)
@@ -60,13 +60,15 @@ def main() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends a child, whatever it is doing
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
     died = 0
-    while died != END:
+    while died != END and os.getppid() == started_by:
         watched, life = os.pipe()
         child = os.fork()
         if not child:
             try:
                 _work(judge, read_from, write_to, wanted, died)
-            except BaseException:  # whoever asked is gone, or no line of theirs arrived whole
+            except BrokenPipeError:  # whoever asked is gone, and a successor would have nobody to tell either
+                os._exit(END)
+            except BaseException:  # no line of theirs arrived whole
                 os._exit(GARBLED)
             os._exit(END)
         os.close(life)  # the child's is the only one
