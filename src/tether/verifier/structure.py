@@ -93,7 +93,8 @@ QUALIFIERS = frozenset(
         "eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen thirty forty fifty sixty seventy "
         "eighty ninety tens twenties sevenths ninths twelfths millionth millionths billionths score gross lakh crore "
         "myriad zillion point double twice triple thrice inverse reciprocal opposite imaginary complex infinitely "
-        "infinite wrong incorrect false never impossible unlikely rejected approx approximate ish nearly roughly "
+        "i e x y z pi infinite wrong incorrect false never impossible unlikely rejected approx "
+        "approximate ish nearly roughly "
     ).split()
 )
 """Words after a number that change what it says, and so are no unit."""
