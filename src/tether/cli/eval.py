@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from tether.errors import ConfigError
+from tether.errors import ConfigError, RunDirectoryError
 
 if TYPE_CHECKING:
     from tether.config.evaluate import Told
@@ -81,8 +81,14 @@ def _told(out: Path | None) -> Iterator[Told]:
             nonlocal written
             bar.update(shown, completed=done, total=total)
             if file is not None:
-                file.writelines(to_line(evaluated_to_json(line)) for line in piece.lines(step))
-                file.flush()
+                try:
+                    file.writelines(to_line(evaluated_to_json(line)) for line in piece.lines(step))
+                    file.flush()
+                except OSError as error:
+                    raise RunDirectoryError(
+                        f"every problem must be written, and {out} gave {error.strerror}; {written} problems are "
+                        "in it: make room, or give another --out"
+                    ) from error
                 written = done
 
         try:
@@ -93,7 +99,8 @@ def _told(out: Path | None) -> Iterator[Told]:
             raise
         finally:
             if file is not None:
-                file.close()
+                with suppress(OSError):  # what a full disk did not take was told
+                    file.close()
 
 
 def _opened(out: Path | None) -> BinaryIO | None:
