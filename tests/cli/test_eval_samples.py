@@ -93,6 +93,13 @@ def test_a_full_disk_is_one_sentence(capsys, monkeypatch, tmp_path):
     assert "gave No space left on device; 0 problems are in it" in told.err
 
 
+def test_what_cannot_be_asked_leaves_no_empty_file_in_the_way(capsys, tmp_path):
+    out = tmp_path / "out.jsonl"
+    told = tether(capsys, "eval", "tiny-moe", "--n", "2", "--task", "no-such-task", "--out", out)
+    assert told.code == 1
+    assert not out.exists()
+
+
 def test_everything_by_which_a_number_came_about_stands_in_the_json(capsys):
     told = measured(capsys, "tiny-moe", "--n", 10, "--k", 4, "--temperature", 0.8, "--seed", 3)
     settings = ("k", "temperature", "seed", "n", "dtype", "task", "criterion", "top_p", "max_tokens", "failed")

@@ -94,13 +94,15 @@ def _told(out: Path | None) -> Iterator[Told]:
         try:
             yield told
         except KeyboardInterrupt:
-            if out is not None:
+            if written:
                 click.echo(f"{written} problems are in {out}", err=True)
             raise
         finally:
             if file is not None:
                 with suppress(OSError):  # what a full disk did not take was told
                     file.close()
+                if out is not None and out.is_file() and not out.stat().st_size:
+                    out.unlink()  # else the next try, with the fault mended, finds a file there already
 
 
 def _opened(out: Path | None) -> BinaryIO | None:
