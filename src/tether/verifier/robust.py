@@ -21,7 +21,7 @@ from tether.verifier.verdict import Status, Verdict
 
 LETTER = re.compile(r"\(?\s*(?:\\(?:text|mathrm|textbf|mathbf)\s*\{\s*)?\(?([A-J])\)?\s*\}?\s*\)?")
 CHOSEN = re.compile(
-    r"(?:option |choice )?\(?\s*(?:\\(?:text|mathrm|textbf|mathbf)\s*\{\s*)?\(?([A-Ja-j])(?:\)|\b)\s*\}?\s*\)?"
+    r"(?i:option |choice )?\(?\s*(?:\\(?:text|mathrm|textbf|mathbf)\s*\{\s*)?\(?([A-Ja-j])(?:\)|\b)\s*\}?\s*\)?"
     r"(?P<rest>(?:\)|[.:](?![A-Za-z])).*)?",
     re.DOTALL,
 )
