@@ -79,6 +79,27 @@ def test_a_step_without_a_checkpoint_tells_those_there_are(capsys, run):
     assert f"{run.folder}@2" in told.err
 
 
+@pytest.mark.parametrize("step", ["", "last", "-1"])
+def test_a_step_of_a_run_that_is_no_number_is_told_as_such(capsys, run, step):
+    told = tether(capsys, "eval", f"{run.folder}@{step}")
+    assert told.code == 1
+    assert f"the step {step!r} is no whole number" in told.err
+
+
+def test_a_full_disk_is_one_sentence(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("tether.cli.eval._opened", lambda out: open("/dev/full", "wb"))  # noqa: SIM115 - it is closed
+    told = tether(capsys, "eval", "tiny-moe", "--n", "2", "--max-tokens", "4", "--out", tmp_path / "out.jsonl")
+    assert told.code == 1
+    assert "gave No space left on device; 0 problems are in it" in told.err
+
+
+def test_what_cannot_be_asked_leaves_no_empty_file_in_the_way(capsys, tmp_path):
+    out = tmp_path / "out.jsonl"
+    told = tether(capsys, "eval", "tiny-moe", "--n", "2", "--task", "no-such-task", "--out", out)
+    assert told.code == 1
+    assert not out.exists()
+
+
 def test_everything_by_which_a_number_came_about_stands_in_the_json(capsys):
     told = measured(capsys, "tiny-moe", "--n", 10, "--k", 4, "--temperature", 0.8, "--seed", 3)
     settings = ("k", "temperature", "seed", "n", "dtype", "task", "criterion", "top_p", "max_tokens", "failed")

@@ -75,6 +75,7 @@ def test_modes_and_policies_can_be_set(capsys, file):
         (["--limit", "0"], "limit_s must be at least 0.01"),
         (["--out", "FILE"], "--out must not be the file that is read"),
         (["--out", "/"], "--out must be a file that can be written"),
+        (["--out", "/dev/full"], "every verdict must be written, and /dev/full gave No space left on device"),
     ],
 )
 def test_what_cannot_be_asked_is_an_error(capsys, file, words, said):
@@ -113,6 +114,16 @@ def test_an_empty_file_and_none_are_errors(capsys, tmp_path):
     missing = tether(capsys, "verify", tmp_path / "missing.jsonl")
     assert missing.code == 1
     assert "missing.jsonl gave No such file or directory" in missing.err
+
+
+def test_a_full_disk_behind_standard_output_is_one_message(file):
+    command = [sys.executable, "-m", "tether.cli.app", "verify", str(file), "--workers", "200"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: every verdict must be written, and standard output gave")
+    assert "Traceback" not in done.stderr
 
 
 def test_an_interrupt_keeps_what_was_graded_and_leaves_nobody_behind(tmp_path):

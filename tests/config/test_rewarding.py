@@ -67,6 +67,10 @@ def test_a_path_in_the_place_of_a_name_is_its_label_too():
         ({"parts": [{"name": "exact", "wieght": 1}]}, r"unknown key reward.parts\[0\].wieght"),
         ({"parts": [{"name": "exact", "weight": "1"}]}, r"reward.parts\[0\].weight must be a number within \+-1e6"),
         ({"parts": [{"name": "exact", "weight": True}]}, "weight must be a number"),
+        (
+            {"parts": [{"name": "exact", "weight": 0}, {"name": "number", "weight": 0.0}]},
+            "each of reward.parts has weight",
+        ),
         ({"parts": [{"name": "exact", "weight": float("nan")}]}, "weight must be a number"),
         ({"parts": [{"name": "exact", "weight": 1e7}]}, "weight must be a number"),
         ({"parts": [{"name": "exact", "label": "a/b"}]}, r"reward.parts\[0\].label must be a word without a slash"),

@@ -167,3 +167,11 @@ def test_welch_is_that_of_a_table():
     assert (value, low, high) == pytest.approx((4.0, 4.0 - half, 4.0 + half))
     assert p == pytest.approx(0.00805, abs=1e-4)
     assert welch([1.0, 1.0], [2.0, 2.0]) is None
+
+
+def test_a_last_evaluation_that_was_cut_is_told(tmp_path):
+    whole, cut = made_run(tmp_path / "a", answers(0.3)), made_run(tmp_path / "b", answers(0.3))
+    lines = (cut / "evals.jsonl").read_bytes().splitlines(keepends=True)
+    (cut / "evals.jsonl").write_bytes(b"".join(lines)[:-40])
+    assert "Of b 39 problems of the last evaluation are on file, and 40 of another" in told(comparison_of(whole, cut))
+    assert "on file, and" not in told(comparison_of(whole, whole))

@@ -99,6 +99,8 @@ def test_an_evaluation_of_a_finite_set_asks_every_problem_once(two):
     for one in (task, alone):
         with pytest.raises(DataError, match=r"no problems left to train on; give task\.path or task\.sources"):
             one.problem("train", 0, 0)
+    with pytest.raises(DataError, match=r"or hold out fewer: 150 are, by task\.heldout or"):
+        Dataset(path=two[0], heldout=(Source(path=two[0]),)).problem("train", 0, 0)
 
 
 def test_no_held_out_problem_is_an_error_that_says_how_to_have_some(two):

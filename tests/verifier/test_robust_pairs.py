@@ -143,6 +143,18 @@ def test_verdicts_do_not_depend_on_which_side_is_the_reference(gold: str, answer
     assert judge_robust(gold, answer).is_correct is is_right
 
 
+@pytest.mark.parametrize(
+    "answer", ["Option B", "(B)42", r"(B)\ \text{increasing}", r"B) 2\text{ or }3", "B: 3x+1", "B"]
+)
+def test_a_letter_is_chosen_with_whatever_text_its_choice_has(answer: str) -> None:
+    assert judge_robust(rf"\boxed{{{answer}}}", "B").is_correct
+
+
+@pytest.mark.parametrize("answer", ["B or C", "B) C)", "B, (c)", "(B)(D)", "B/C", r"(B)\text{ or }(C)", "B. or A."])
+def test_two_letters_are_no_choice(answer: str) -> None:
+    assert not judge_robust(rf"\boxed{{{answer}}}", "B").is_correct
+
+
 def test_there_are_enough_references_to_speak_of_self_consistency() -> None:
     assert len(REFERENCES) >= 150
 

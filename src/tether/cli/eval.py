@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from tether.errors import ConfigError
+from tether.errors import ConfigError, RunDirectoryError
 
 if TYPE_CHECKING:
     from tether.config.evaluate import Told
@@ -81,19 +81,28 @@ def _told(out: Path | None) -> Iterator[Told]:
             nonlocal written
             bar.update(shown, completed=done, total=total)
             if file is not None:
-                file.writelines(to_line(evaluated_to_json(line)) for line in piece.lines(step))
-                file.flush()
+                try:
+                    file.writelines(to_line(evaluated_to_json(line)) for line in piece.lines(step))
+                    file.flush()
+                except OSError as error:
+                    raise RunDirectoryError(
+                        f"every problem must be written, and {out} gave {error.strerror}; {written} problems are "
+                        "in it: make room, or give another --out"
+                    ) from error
                 written = done
 
         try:
             yield told
         except KeyboardInterrupt:
-            if out is not None:
+            if written:
                 click.echo(f"{written} problems are in {out}", err=True)
             raise
         finally:
             if file is not None:
-                file.close()
+                with suppress(OSError):  # what a full disk did not take was told
+                    file.close()
+                if out is not None and out.is_file() and not out.stat().st_size:
+                    out.unlink()  # else the next try, with the fault mended, finds a file there already
 
 
 def _opened(out: Path | None) -> BinaryIO | None:

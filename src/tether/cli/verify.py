@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
-from tether.errors import ConfigError, DataError
+from tether.errors import ConfigError, DataError, RunDirectoryError
 from tether.verifier.verdict import Mode, Verdict
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ TELLS_S: Final = 5.0
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--mode", default="robust", show_default=True, type=click.Choice(get_args(Mode)), help="How to compare.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where the verdicts go; default: standard output.")
-@click.option("--workers", default=2, show_default=True, type=click.IntRange(min=1), help="Processes that judge.")
+@click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 256), help="Processes that judge.")
 @click.option("--limit", default=2.0, show_default=True, type=float, help="Seconds of CPU time a pair.")
 @click.option("--set", "settings", multiple=True, metavar="policies.KEY=VALUE", help="What counts as the same.")
 @click.option("--compare/--no-compare", default=True, show_default=True, help="Run the other modes, too.")
@@ -42,14 +43,13 @@ def command(file: Path, mode: Mode, out: Path | None, compare: bool, **others: A
     Writes a line each with id, status, extracted, stage and policy, in the order of FILE; says on standard error what
     there was, how fast, and which answers the modes judge differently.
     """
-    grading = Grading(
-        file=file, count=sum(1 for _ in entries(file)), workers=others["workers"], limit_s=others["limit"]
-    )
+    count = sum(1 for _ in entries(file))
+    grading = Grading(file=file, count=count, workers=min(others["workers"], count), limit_s=others["limit"])
     policies = policies_of(others["settings"])
     if out is not None and out.exists() and out.samefile(file):
         raise ConfigError(f"--out must not be the file that is read, {file}; give another one")
-    with _written(out) as lines:
-        verdicts = graded(grading, mode, policies, lines.write)
+    with _written(out) as write:
+        verdicts = graded(grading, mode, policies, write)
     if compare:
         modes = dict.fromkeys((mode, *get_args(Mode)))
         by_mode = {m: verdicts if m == mode else graded(grading, m, policies if m == "robust" else None) for m in modes}
@@ -164,13 +164,35 @@ def _line(entry: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _written(out: Path | None) -> AbstractContextManager[IO[str]]:
-    if out is None:
-        return nullcontext(sys.stdout)
+@contextmanager
+def _written(out: Path | None) -> Iterator[Callable[[str], None]]:
+    """What writes a line at a time, for whoever stops this; a full disk is said at once."""
+    place = "standard output" if out is None else str(out)
     try:
-        return out.open("w", encoding="utf-8", buffering=1)  # a line at a time, for whoever stops this
+        lines = sys.stdout if out is None else out.open("w", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--out must be a file that can be written; {out} gave {error.strerror}") from error
+
+    def write(line: str) -> None:
+        try:
+            lines.write(line)
+            lines.flush()
+        except BrokenPipeError:  # whoever reads has seen enough
+            raise
+        except OSError as error:
+            with suppress(OSError):  # what is left in its buffer goes nowhere, and must not be tried again at the end
+                os.close(lines.fileno())
+            raise RunDirectoryError(
+                f"every verdict must be written, and {place} gave {error.strerror}; the last line may be cut: "
+                "make room, or give another --out"
+            ) from error
+
+    try:
+        yield write
+    finally:
+        if out is not None:
+            with suppress(OSError):
+                lines.close()
 
 
 def _tell_disagreements(grading: Grading, by_mode: dict[Mode, list[Verdict]]) -> None:

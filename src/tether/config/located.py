@@ -45,6 +45,8 @@ def locate(source: str) -> Located:
         if not checkpoint.is_dir():
             raise ModelError(f"run {before!r} has no checkpoint of step {step}; {_kept(Path(before), 'it has none')}")
         return _checkpoint(checkpoint)
+    if at and is_run(Path(before)):
+        raise ModelError(f"a checkpoint is named RUN@STEP, such as {before}@100; the step {step!r} is no whole number")
     if OURS.fullmatch(folder.name) and is_run(folder.parent.parent):
         return _checkpoint(folder)
     return Located(model=source)

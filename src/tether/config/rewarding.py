@@ -34,7 +34,13 @@ def bind_rewards(table: Any) -> Composition | None:
         raise ConfigError(f"reward.parts must be a list, such as [[reward.parts]] in a recipe; got {parts!r}")
     if not isinstance(decides, str):
         raise ConfigError(f"reward.decides must be the label of a part; got {decides!r}")
-    return Composition(tuple(_part(part, f"reward.parts[{n}]") for n, part in enumerate(parts)), decides)
+    rewards = Composition(tuple(_part(part, f"reward.parts[{n}]") for n, part in enumerate(parts)), decides)
+    if not any(part.weight for part in rewards.parts):
+        raise ConfigError(
+            "a reward is the sum of its parts by their weights, and each of reward.parts has weight 0: every answer "
+            "would get 0, and nothing be learned; give one of them another weight"
+        )
+    return rewards
 
 
 def describe_rewards(rewards: Composition | None) -> dict[str, Any]:

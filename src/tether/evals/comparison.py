@@ -97,6 +97,12 @@ def _standing(outcomes: Sequence[Outcome], place: str) -> list[str]:
         if outcome.state not in ("finished", "evaluated"):
             why = f": {outcome.why.splitlines()[0]}" if outcome.why else ""
             notes.append(f"{outcome.label} is {outcome.state}{why}; its numbers are of what it got done.")
+        most = max(len(measured.scores) for measured in outcome.evaluations)
+        if 0 < (kept := len(outcome.last.scores)) < most:
+            notes.append(
+                f"Of {outcome.label} {kept} problems of the last evaluation are on file, and {most} of another: its "
+                "evals.jsonl was cut, or samples could not be judged; its last number is of those alone."
+            )
     bare = [outcome.label for outcome in outcomes if not outcome.last.scores]
     if bare:
         notes.append(

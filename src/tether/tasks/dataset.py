@@ -142,7 +142,7 @@ class Dataset:
     def problem(self, split: Split, seed: int, index: int) -> Problem:
         """The problem of that number in that split; the same one for the same arguments."""
         if self.size(split) == 0:
-            raise DataError(_nothing(split))
+            raise DataError(_nothing(split, len(self.pool.heldout)))
         if split == "heldout":
             return self._asked(_in_turn(self.pool.heldout, f"heldout/{seed}", index))
         source, position = self._mix.turn(index)
@@ -182,12 +182,13 @@ def _in_turn(entries: tuple[Entry, ...], name: str, position: int) -> Entry:
     return entries[int(shuffled(f"{name}/{epoch}", len(entries))[place])]
 
 
-def _nothing(split: Split) -> str:
+def _nothing(split: Split, num_heldout: int) -> str:
     if split == "heldout":
         return (
             "the data have no held-out problems to evaluate on; give task.heldout a file, set task.heldout_share "
             "above 0, or set eval.prompts=0"
         )
     return (
-        "the data have no problems left to train on; give task.path or task.sources, or set task.heldout_share below 1"
+        "the data have no problems left to train on; give task.path or task.sources"
+        f"{f', or hold out fewer: {num_heldout} are, by task.heldout or task.heldout_share' if num_heldout else ''}"
     )

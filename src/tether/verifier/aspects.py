@@ -124,7 +124,9 @@ def as_interval(relation: Relation) -> Sequence | None:
 
 
 def as_union(several: Sequence) -> Sequence | None:
-    """The union that ``x < 1 or x > 2`` says."""
+    """The union that ``x < 1 or x > 2`` says; with ``and`` it says none."""
+    if several.word == "and":
+        return None
     intervals = [as_interval(item) for item in several.items if isinstance(item, Relation)]
     found = tuple(interval for interval in intervals if interval is not None)
     subjects = {subject(item) for item in several.items if isinstance(item, Relation)}

@@ -196,7 +196,7 @@ class Matcher:
             case ("set", "set") | ("union", "union"):
                 return self.unordered(self.distinct(gold.items), self.distinct(other.items))
             case "list", "list":
-                return self.lists(gold.items, other.items)
+                return not self.is_other_joint(gold, other) and self.lists(gold.items, other.items)
             case ("list", "set") | ("set", "list"):
                 same = self.unordered(self.distinct(gold.items), self.distinct(other.items))
                 return same and self.decide("set_braces", self.policies.set_braces == "optional")
@@ -212,6 +212,11 @@ class Matcher:
             case "ratio", "ratio":
                 return self.ratios(gold, other)
         return False
+
+    def is_other_joint(self, gold: Sequence, other: Sequence) -> bool:
+        """Whether one holds all at once and the other any of several conditions: ``x > 1 and x < 2``, with ``or``."""
+        conditions = [item for item in gold.items if isinstance(item, Relation) and set(item.signs) - {"=", "~", "in"}]
+        return bool(conditions) and {gold.word, other.word} == {"and", "or"}
 
     def lists(self, gold: tuple[Structure, ...], other: tuple[Structure, ...]) -> bool:
         """Bare lists: all of one in all of the other, as often."""

@@ -21,11 +21,12 @@ from tether.verifier.verdict import Status, Verdict
 
 LETTER = re.compile(r"\(?\s*(?:\\(?:text|mathrm|textbf|mathbf)\s*\{\s*)?\(?([A-J])\)?\s*\}?\s*\)?")
 CHOSEN = re.compile(
-    r"(?:option |choice )?\(?\s*(?:\\(?:text|mathrm|textbf|mathbf)\s*\{\s*)?\(?([A-Ja-j])(?:\)|\b)\s*\}?\s*\)?"
-    r"(?P<rest>[.):].*)?",
+    r"(?i:option |choice )?\(?\s*(?:\\(?:text|mathrm|textbf|mathbf)\s*\{\s*)?\(?([A-Ja-j])(?:\)|\b)\s*\}?\s*\)?"
+    r"(?P<rest>(?:\)|[.:](?![A-Za-z])).*)?",
     re.DOTALL,
 )
-OTHER_CHOICE = re.compile(r"\b[A-J]\b")
+OTHER_CHOICE = re.compile(r"(?<![A-Za-z])[A-J](?![A-Za-z])|(?:^|[\s,;])\(?[a-j]\)|^[\W_]*[a-j]\W*$")
+"""A second letter behind the first: a capital, one with its bracket, or one that is all there is."""
 LIST_OF_THOUSANDS = re.compile(r"(?<=\d),\s+(?=\d{3}(?!\d))")
 EULER_OR_TEN = re.compile(r"(?<![\d.])([2-9])e([+-]\d)(?![\d.])")
 STAGES = ("library", "structure", "symbolic", "number", "text")

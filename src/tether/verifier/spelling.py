@@ -30,7 +30,8 @@ PLAIN_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻₀₁₂₃₄₅�
 
 LOOKS = re.compile(
     r"\\(?:left|right)(?![A-Za-z])\.?"
-    r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|[bB]igg?[lrm]?|boldsymbol|bm)(?![A-Za-z])"
+    r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|[bB]igg?[lrm]?|boldsymbol|bm|tiny|small"
+    r"|normalsize|large|Large|LARGE|huge|Huge)(?![A-Za-z])|\\(?:text)?color\s*\{[^{}]*\}"
 )
 THIN_THOUSANDS = re.compile(r"(?<=\d)(?:\\,|~)(?=\d{3}(?!\d))")
 BRACED_COMMA = re.compile(r"(?<=\d)\{,\} ?(?=\d)")
@@ -39,6 +40,8 @@ FRACTIONS = re.compile(r"\\(?:[dtcsx]|nice)frac(?![A-Za-z])")
 BINOMIALS = re.compile(r"\\[dt]binom(?![A-Za-z])")
 DEGREES = re.compile(r" ?\^ ?(?:\{ ?\\circ ?\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])")
 ENDING = " \t\r\n\f\v;,"
+HALF_SPACE = re.compile(r"(?<!\\)\\\Z")
+"""What is left of a space such as ``\\,`` at the end."""
 WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"), ("**", "**"))
 TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mbox|mathbf|rm|textsf|texttt)\s*\{([^{}]*)\}")
 LOOSE_SPACE = re.compile(r"(?<![\d,]) |(?<=,) (?!\d{3}(?!\d))| (?!\d)")
@@ -52,7 +55,7 @@ def unwrap(text: str) -> str:
     """
     while True:
         before = text
-        text = text.strip(ENDING)
+        text = HALF_SPACE.sub("", text.strip(ENDING))
         bare = text.rstrip(ENDING + ".")
         if text.count(".", len(bare)) == 1:  # two dots and more say something
             text = bare

@@ -59,6 +59,8 @@ class Sequence:
     kind: Literal["list", "tuple", "set", "union", "ratio"]
     items: tuple[Structure, ...]
     brackets: str = ""
+    word: str = ""
+    """``and`` or ``or``, where that is what joins a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,16 @@ QUALIFIERS = frozenset(
         "fifths sixth sixths eighth eighths tenth tenths hundredth hundredths thousandth thousandths "
         "repeating recurring remainder r one two three four five six seven eight nine ten twenty trillionth "
         "negative positive below above minus maybe then but "
+        "eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen thirty forty fifty sixty seventy "
+        "eighty ninety tens twenties sevenths ninths twelfths millionth millionths billionths score gross lakh crore "
+        "myriad zillion point double twice triple thrice inverse reciprocal opposite imaginary complex infinitely "
+        "i e x y z pi infinite wrong incorrect false never impossible unlikely rejected approx "
+        "approximate ish nearly roughly "
     ).split()
 )
 """Words after a number that change what it says, and so are no unit."""
 SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+SCALES |= {f"{name}s": scale for name, scale in SCALES.items()} | {"quadrillion": 10**15}
 REALS = Symbol("mathbb:R")
 LONGEST = 4000
 """Characters of an answer that is read as mathematics."""
@@ -156,7 +164,8 @@ def _structure(tokens: list[Token]) -> Structure:
         for part in parts:
             item = _item(part)
             items += item.items if isinstance(item, Sequence) and item.kind == "list" else (item,)
-        return Sequence("list", tuple(items))
+        word = next((separator for separator in separators if separator in ("and", "or")), "")
+        return Sequence("list", tuple(items), word=word)
     return _item(tokens)
 
 

@@ -107,6 +107,8 @@ def _command(text: str, position: int, is_spaced: bool) -> tuple[list[Token], in
     if name in ("begin", "end"):
         if (group := GROUP.match(text, end)) is None or not group[1].rstrip("*").endswith("matrix"):
             raise Unreadable(f"the environment at {text[position : position + 20]!r} is not known")
+        if group[1].rstrip("*").lower() == "vmatrix":
+            raise Unreadable("a determinant or a norm is no matrix")
         return [Token("sign", name, is_spaced)], group.end()
     if name in COMMANDS:
         return [Token("sign", COMMANDS[name], is_spaced)], end
