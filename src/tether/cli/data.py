@@ -46,7 +46,7 @@ def look(paths: tuple[str, ...], examples: int, prompt: str, reference: str, **h
 
 @command.command("sample")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to make, .jsonl.")
-@click.option("--count", default=1000, show_default=True, type=click.IntRange(1, MOST_ROWS), help="Problems.")
+@click.option("--count", default=MOST_ROWS, show_default=True, type=click.IntRange(1, MOST_ROWS), help="Problems.")
 @click.option("--seed", default=0, show_default=True, help="Another one makes other problems.")
 def sample(out: Path, count: int, seed: int) -> None:
     """Make a file of short sums, differences and products, in the layout of DAPO-Math-17k."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -13,39 +14,32 @@ BEFORE = (
 AFTER = '\n\nRemember to put your answer on its own line after "Answer:".'
 """The words that DAPO-Math-17k puts around every problem; a reward or a model may count on them."""
 
-_ASKED = ("What is {}?", "How much is {}?", "Work out {}.")
+_ASKED = ("What is {}?", "How much is {}?", "What is the result of {}?")
+_LARGEST = 12
+_SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
-MOST_ROWS = 1500
-"""Of about 2,100 problems that there are."""
+MOST_ROWS = 300
+"""Of 366 problems that there are."""
 
 
 def sample_rows(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """``count`` different problems of one addition, subtraction or multiplication.
+    """``count`` different problems of one addition, subtraction or multiplication of numbers from 1 to 12.
+
+    Each is asked in one wording only, so that none is held out in one and trained on in another.
 
     >>> row = next(sample_rows(1))
     >>> row["prompt"][0]["content"].removeprefix(BEFORE).removesuffix(AFTER), row["reward_model"]["ground_truth"]
-    ('How much is 18 + 14?', '32')
+    ('What is the result of 7 + 10?', '17')
     """
-    source, made = random.Random(f"sample/{seed}"), set[str]()
-    while len(made) < count:
-        text, answer = _problem(source)
-        if text in made:
-            continue
-        made.add(text)
+    numbers = range(1, _LARGEST + 1)
+    problems = [(a, sign, b) for sign in _SIGNS for a in numbers for b in numbers if sign != "-" or a >= b]
+    source = random.Random(f"sample/{seed}")
+    for index, (left, sign, right) in enumerate(source.sample(problems, count)):
+        text = source.choice(_ASKED).format(f"{left} {sign} {right}")
         yield {
             "data_source": "tether_sample",
             "prompt": [{"content": f"{BEFORE}{text}{AFTER}", "role": "user"}],
             "ability": "MATH",
-            "reward_model": {"ground_truth": str(answer), "style": "rule"},
-            "extra_info": {"index": f"sample-{seed}-{len(made) - 1}"},
+            "reward_model": {"ground_truth": str(_SIGNS[sign](left, right)), "style": "rule"},
+            "extra_info": {"index": f"sample-{seed}-{index}"},
         }
-
-
-def _problem(source: random.Random) -> tuple[str, int]:
-    operator = source.choice("+-*")
-    most = 10 if operator == "*" else 20
-    left, right = source.randint(1, most), source.randint(1, most)
-    if operator == "-":
-        left, right = max(left, right), min(left, right)
-    answer = {"+": left + right, "-": left - right, "*": left * right}[operator]
-    return source.choice(_ASKED).format(f"{left} {operator} {right}"), answer
