@@ -38,7 +38,7 @@ def test_a_run_prints_its_bound_first_and_what_it_learned_last(capsys, tmp_path)
         (["run.device=cuda:99"], "run.device 'cuda:99' is not usable"),
         (["task.reward=no_such_module:f"], "module 'no_such_module' cannot be imported"),
         (["task.reward=os:no_such"], "module 'os' has no 'no_such'"),
-        (["task.reward=exakt"], "no reward 'exakt'; there are exact"),
+        (["task.reward=exakt"], "no reward 'exakt'; there are boxed, cosine, exact"),
         (["pipeline.group_size=1"], "leaves every group without a baseline"),
         (["trainer.learning_rate=1"], "unknown key trainer.learning_rate; [trainer] has lr"),
         (["pipeline.lag=0"], "pipeline.lag must be at least 1"),

@@ -200,7 +200,7 @@ def test_a_run_with_checkpoints_of_another_version_is_refused_and_nothing_is_tou
     for manifest in stopped.glob("checkpoints/*/state/manifest.json"):
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": 1}))
     before = sorted(path.name for path in stopped.rglob("*"))
-    with pytest.raises(ResumeError, match=r"it has schema 1, not 2; resume with the version that wrote it"):
+    with pytest.raises(ResumeError, match=r"it has schema 1, not 3; resume with the version that wrote it"):
         plan(stopped, None, (), told=lambda message: None)
     assert sorted(path.name for path in stopped.rglob("*")) == before
 

@@ -124,7 +124,7 @@ def test_one_is_due_after_every_so_many_steps(every, due):
 def test_a_run_whose_checkpoints_are_all_of_another_version_is_not_started_over(checkpoints, home):
     manifest = save(checkpoints, 2) / "state" / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": 1}))
-    with pytest.raises(ResumeError, match=r"step-000002 .* it has schema 1, not 2; resume with the version that wrote"):
+    with pytest.raises(ResumeError, match=r"step-000002 .* it has schema 1, not 3; resume with the version that wrote"):
         newest(checkpoints)
     save(checkpoints, 4)
     assert newest(checkpoints) == (4, [])

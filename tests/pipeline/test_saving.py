@@ -156,6 +156,7 @@ def saver_of(home: Path) -> tuple[Saver, Gate]:
 
 
 def snapshot_of(*groups: Underway, partials=None, pool: PoolState | None = None) -> Snapshot:
+    from tether.evals.history import History
     from tether.pipeline.alarms import Alarms
 
     return Snapshot(
@@ -173,7 +174,7 @@ def snapshot_of(*groups: Underway, partials=None, pool: PoolState | None = None)
         ),
         partials=partials or {},
         open_lines=(),
-        evaluations=(),
+        evaluations=History(),
         alarms=Alarms(),
         skipped=0,
     )
