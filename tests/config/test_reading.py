@@ -94,7 +94,7 @@ def test_a_reward_is_a_registered_name_or_the_place_of_a_function():
     assert reward_of("tests.rewards.judges:length") is not None
     with pytest.raises(ConfigError, match=r"'python' does not say which function; give its place, package.module:"):
         reward_of("python")
-    with pytest.raises(UnknownNameError, match="no reward 'exakt'; there are exact, "):
+    with pytest.raises(UnknownNameError, match="no reward 'exakt'; there are boxed, cosine, exact, "):
         reward_of("exakt")
 
 

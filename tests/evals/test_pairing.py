@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from tether.errors import DataError
 from tether.evals.bootstrap import mean_difference
+from tether.evals.estimators import paired_difference
 from tether.evals.pairing import holm, matched, paired, sign_flip_p
 
 
@@ -98,3 +99,15 @@ def test_holm_is_between_the_raw_values_and_bonferronis():
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([0.02]) == [0.02]
     assert holm([]) == []
+
+
+def test_an_interval_holds_0_where_a_few_problems_that_differ_can_be_chance():
+    """Three of 128 problems gained and none lost: p = 0.25."""
+    before, after = np.zeros((128, 1), bool), np.zeros((128, 1), bool)
+    after[:3] = True
+    few = paired(before, after)
+    assert few.p == 0.25
+    assert few.difference.low < 0 < few.difference.value
+    assert few.difference == paired_difference(before[:, 0], after[:, 0])
+    of_four = paired(before.repeat(4, 1), np.concatenate([after, before, before, before], 1))
+    assert of_four.difference.low < 0 < of_four.difference.high

@@ -95,6 +95,13 @@ def test_whatever_cannot_be_made_a_float_is_refused_and_never_raises_its_own_err
         grade(giving(value), PROMPT, Answer("3", id="g4/1"))
 
 
+def test_a_list_points_to_functions_that_judge_many_at_once():
+    with pytest.raises(
+        RewardError, match=r"gave \[0\.5\]; a function that judges many responses at once needs batched"
+    ):
+        grade(giving([0.5]), PROMPT, Answer("3", id="g4/1"))
+
+
 def test_a_value_that_cannot_be_shown_is_named_by_its_type():
     for value, kind in ((10**5000, "int"), (Stubborn(), "Stubborn")):
         with pytest.raises(RewardError, match=f"gave a {kind} that cannot be shown"):

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 @click.option("--k", "samples", type=click.IntRange(min=1), help="Answers to each prompt; default: 1.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of prompts and samples.")
 @click.option("--temperature", type=click.FloatRange(min=0), help="0 is greedy; default: 1.")
-@click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16"]))
+@click.option(
+    "--dtype",
+    default="float32",
+    show_default=True,
+    type=click.Choice(["float32", "bfloat16"]),
+    help="Of the engine that is asked, whatever that of the run was.",
+)
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Default: the recipe's or the run's, or 32.")
 @click.option(
     "--set", "options", multiple=True, metavar="task.KEY=VALUE", help="Change an option of the task, or reward.KEY."

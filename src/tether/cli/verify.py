@@ -34,7 +34,7 @@ TELLS_S: Final = 5.0
 @click.option("--mode", default="robust", show_default=True, type=click.Choice(get_args(Mode)), help="How to compare.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where the verdicts go; default: standard output.")
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 256), help="Processes that judge.")
-@click.option("--limit", default=2.0, show_default=True, type=float, help="Seconds of CPU time a pair.")
+@click.option("--limit", default=1.0, show_default=True, type=float, help="Seconds of CPU time a pair.")
 @click.option("--set", "settings", multiple=True, metavar="policies.KEY=VALUE", help="What counts as the same.")
 @click.option("--compare/--no-compare", default=True, show_default=True, help="Run the other modes, too.")
 def command(file: Path, mode: Mode, out: Path | None, compare: bool, **others: Any) -> None:

@@ -18,12 +18,12 @@ FINGERPRINT = "data"
 
 
 def check_data(recipe: Recipe) -> None:
-    """Read the data of finite tasks, and refuse a split that is needed and has no problem."""
+    """Read the data of finite tasks, and refuse what the first problem of each split that is needed would refuse."""
     needed: list[tuple[Task, Split]] = [(recipe.task, "train")]
     if recipe.eval.prompts:
         needed.append((asked_of(recipe)[1], "heldout"))
     for task, split in needed:
-        if isinstance(task, Finite) and task.size(split) == 0:
+        if isinstance(task, Finite):
             task.problem(split, recipe.run.seed, 0)  # which says what to do
 
 

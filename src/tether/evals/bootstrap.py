@@ -44,7 +44,8 @@ def mean_score(scores: Floats, *, seed: int = 0, resamples: int = RESAMPLES) -> 
 
 
 def mean_difference(differences: Floats, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """The same for differences of two scores of one problem, between -1 and 1; few or equal ones: Bonett and Price.
+    """The same for differences of two scores of one problem, between -1 and 1. Of one sample a problem, or
+    where fewer than ten problems differ: Bonett and Price.
 
     >>> [round(x, 3) for x in mean_difference(np.zeros(30))]
     [0.0, -0.087, 0.087]
@@ -61,8 +62,9 @@ def _interval(
         raise ValueError(f"a mean over problems needs numbers [n] that are not all NaN; got shape {np.shape(values)}")
     if known.min() < ends[0] or known.max() > ends[1]:
         raise ValueError(f"scores lie in {ends[0]:g} .. {ends[1]:g}; got {known.min():g} .. {known.max():g}")
-    is_plain = ends[0] == 0.0 and bool(np.isin(known, (0.0, 1.0)).all())
-    if is_plain or len(known) < FEWEST or np.ptp(known) < 1e-12:
+    is_plain = bool(np.isin(known, (-1.0, 0.0, 1.0)).all())
+    has_few = np.ptp(known) < 1e-12 or (ends[0] < 0 and np.count_nonzero(known) < FEWEST)
+    if is_plain or len(known) < FEWEST or has_few:
         return closed_form(known)
     mean = float(known.mean())
     means = resampled_means(known, seed, resamples)

@@ -73,7 +73,13 @@ tiny-dense-sorting; or give a folder that exists, or a hub name such as org/name
     folder = Path(source).expanduser()
     if source and folder.is_dir():
         return str(folder.resolve())
-    if _HUB_NAME.fullmatch(source):
+    is_near = folder.parent.is_dir() and folder.parent != Path(".")
+    if is_near and folder.name not in OBTAINABLE:
+        raise ModelError(
+            f"no model {source!r}: there is no {folder.name!r} in that folder; give a run or a model that is there, or "
+            "a hub name such as org/name whose first part is no folder here"
+        )
+    if not is_near and _HUB_NAME.fullmatch(source):
         return source
     if (name := folder.name) in OBTAINABLE:
         raise ModelError(f"there is no model in {source!r} yet; make it once with: tether model {name} --out {source}")

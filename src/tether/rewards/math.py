@@ -35,7 +35,7 @@ class Math:
     """``robust``: by mathematics; ``upstream``: as the prime_math score; ``strict-int``: one integer from 0 to 999."""
     policies: Policies = Policies()
     """For mode ``robust``, what counts as the same where users disagree."""
-    limit_s: float = 2.0
+    limit_s: float = 1.0
     """Seconds of CPU time an answer, whatever else the machine does."""
     workers: int = 1
     """Processes beside each one that asks, shared by all rewards with the same options."""

@@ -76,11 +76,10 @@ def _checked(reward: Reward, asked: Asked, given: object) -> Grade | RewardError
     value: object = told.value if told is given else given
     number = _number(value)
     if number is None or not math.isfinite(number):
-        return _refused(
-            f"a reward must be a finite number; {where} gave {_shown(value)}; return 0.0 for a response that cannot be "
-            "judged",
-            asked,
-        )
+        way_out = "return 0.0 for a response that cannot be judged"
+        if isinstance(value, list | tuple):
+            way_out = "a function that judges many responses at once needs batched = true"
+        return _refused(f"a reward must be a finite number; {where} gave {_shown(value)}; {way_out}", asked)
     if abs(number) > LARGEST:
         return _refused(
             f"a reward must lie within +-{LARGEST:g}; {where} gave {number!r}; scale it, 0 to 1 is usual", asked

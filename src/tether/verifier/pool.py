@@ -56,7 +56,7 @@ class Verifier:
         *,
         policies: Policies | None = None,
         workers: int = 2,
-        limit_s: float = 2.0,
+        limit_s: float = 1.0,
         memory: int = 2 << 30,
     ) -> None:
         check_mode(mode, policies)
