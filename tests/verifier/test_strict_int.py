@@ -115,7 +115,7 @@ def test_any_text_gets_a_verdict_and_always_the_same(answer, reference):
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("text", ["~", "{", "\\boxed{", "9", "0", "\\,", "\\text{", "$", "is "])
 def test_a_million_letters_get_a_verdict(text):
-    judge_strict_int(text * (1_000_000 // len(text)), "5")
+    assert not judge_strict_int(text * (1_000_000 // len(text)), "5").is_correct
 
 
 def test_sympy_is_not_even_imported():

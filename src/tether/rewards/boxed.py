@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from tether.errors import ConfigError
 from tether.records import Answer, Grade, Prompt
 from tether.registry import REWARDS
-
-_BOX = re.compile(r"\\boxed\s*\{")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-"""A brace that counts; one after a backslash is a letter of the text."""
+from tether.verifier.extraction import boxes
 
 
 @REWARDS.register("boxed")
@@ -20,10 +16,10 @@ class Boxed:
     r"""``1`` if the answer has a closed ``\boxed{...}`` with something in it, and no more of them than ``most``; else
     ``0``.
 
-    A format reward in the manner of arXiv:2501.12948 (Sec. 2.2.2), for answers in LaTeX. Every ``\boxed{`` counts, also
-    one inside another; braces must balance, and those after a backslash do not count. What is in the last box is
-    ``extracted``; whether it is right is not asked. The status is ``fits``, ``missing``, ``unclosed``, ``empty`` or
-    ``several``.
+    A format reward in the manner of arXiv:2501.12948 (Sec. 2.2.2), for answers in LaTeX. Every ``\boxed{`` or
+    ``\fbox{`` counts, also one inside another; braces must balance, and those after a backslash do not count. What is
+    in the last box is ``extracted``; whether it is right is not asked. The status is ``fits``, ``missing``,
+    ``unclosed``, ``empty`` or ``several``.
 
     >>> prompt = Prompt(id="p", text="?", token_ids=(1,), reference="3")
     >>> texts = r"so \boxed{\frac{1}{2}}.", "so 3", r"\boxed{3", r"\boxed{ }", r"\boxed{3} or \boxed{4}"
@@ -40,25 +36,16 @@ class Boxed:
 
     def __call__(self, prompt: Prompt, answer: Answer) -> Grade:
         """1.0 or 0.0, with what is in the last box."""
-        boxes = [box.end() for box in _BOX.finditer(answer.text)]
-        if len(boxes) > self.most:
+        text = answer.text
+        found = [box for box in boxes(text) if box.inside is None or text[box.end - 1] == "}"]
+        if len(found) > self.most:
             return Grade(value=0.0, status="several")
-        inside = [_inside(answer.text, start) for start in boxes]
+        inside = [None if box.inside is None else text[box.inside] for box in found]
         if not inside:
             return Grade(value=0.0, status="missing")
         last = inside[-1]
         if last is None or None in inside:
             return Grade(value=0.0, status="unclosed")
-        if not all(text and text.strip() for text in inside):
+        if not all(part and part.strip() for part in inside):
             return Grade(value=0.0, status="empty")
         return Grade(value=1.0, status="fits", extracted=last.strip())
-
-
-def _inside(text: str, start: int) -> str | None:
-    """What stands from ``start``, just behind an opening brace, to the brace that closes it; ``None`` if none does."""
-    depth = 1
-    for brace in _BRACE.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(brace[0], 0)
-        if depth == 0:
-            return text[start : brace.start()]
-    return None

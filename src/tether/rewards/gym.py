@@ -16,6 +16,7 @@ from tether.errors import ConfigError, DataError
 from tether.records import Answer, Grade, Prompt
 from tether.registry import REWARDS
 from tether.rewards.composition import RIGHT
+from tether.verifier.extraction import boxes
 
 _WRAPPERS = re.compile(
     r"(?:\$\$?(?P<a>[^$]*)\$\$?|\\\((?P<b>.*)\\\)|\\\[(?P<c>.*)\\\]|\*\*(?P<d>[^*]*)\*\*|`(?P<e>[^`]*)`"
@@ -204,15 +205,8 @@ def _tagged(response: str) -> str:
 
 
 def _boxed(response: str) -> str:
-    start = response.rfind(r"\boxed{")
-    if start < 0:
-        return ""
-    first, depth = start + len(r"\boxed{"), 1
-    for place in range(first, len(response)):
-        depth += {"{": 1, "}": -1}.get(response[place], 0)
-        if depth == 0:
-            return response[first:place].strip()
-    return ""
+    found = boxes(response)
+    return "" if not found or found[-1].inside is None else response[found[-1].inside].strip()
 
 
 def _last_line(response: str) -> str:
