@@ -13,6 +13,7 @@ import pytest
 from tests.pipeline.running import Run, World
 from tether.pipeline.curriculum import CurriculumOptions
 from tether.pipeline.schedule import Schedule
+from tether.pipeline.selection import FLAT
 from tether.records import Metrics, Prompt
 
 from .worlds import check, close, overtaken, random_world
@@ -92,7 +93,7 @@ def test_all_laws_hold_with_a_curriculum_and_a_skipped_problem_is_no_rollout():
         assert state.cursor == len(asked) + len(state.window) + skipped, seed
         met["woken"] += taken["woken"]
         met["put off"] += asked != sorted(asked)
-        met["filtered"] += run.ledger.balance().get("filtered:flat-group", 0)
+        met["filtered"] += sum(num for fate, num in run.ledger.balance().items() if fate in FLAT.values())
         if max(max(seen) for seen in run.learner.seen) == schedule.bound:
             met["at the bound"] += 1
     assert set(+met) == {"skipped", "woken", "put off", "filtered", "at the bound"}, met
@@ -136,7 +137,7 @@ def test_groups_that_are_filtered_are_measured_as_well():
         learn = run.loops.rolling.measured
         run.loops.rolling.measured = lambda group, learn=learn, heard=heard: (heard.append(group.index), learn(group))
         run.go()
-        flat = {int(line.id[1:].partition("/")[0]) for line in run.lines if line.fate == "filtered:flat-group"}
+        flat = {int(line.id[1:].partition("/")[0]) for line in run.lines if line.fate in FLAT.values()}
         few = {int(line.id[1:].partition("/")[0]) for line in run.lines if line.fate == "filtered:too-few-survivors"}
         assert flat <= set(heard), seed
         assert not few & set(heard), seed

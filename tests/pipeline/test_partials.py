@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tether.evals.history import History
 from tether.pipeline.alarms import Alarms
 from tether.pipeline.saving import partials_of
 from tether.pipeline.schedule import Schedule
@@ -33,7 +34,7 @@ class Telling(Run):
             loops=saved.state,
             partials=before.partials[number],
             open_lines=saved.open_lines,
-            evaluations=(),
+            evaluations=History(),
             alarms=Alarms(),
             skipped=0,
         )

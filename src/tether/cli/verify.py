@@ -180,8 +180,9 @@ def _written(out: Path | None) -> Iterator[Callable[[str], None]]:
         except BrokenPipeError:  # whoever reads has seen enough
             raise
         except OSError as error:
-            with suppress(OSError):  # what is left in its buffer goes nowhere, and must not be tried again at the end
-                os.close(lines.fileno())
+            nowhere = os.open(os.devnull, os.O_WRONLY)  # for what is left in its buffer, which is written at the end
+            os.dup2(nowhere, lines.fileno())
+            os.close(nowhere)
             raise RunDirectoryError(
                 f"every verdict must be written, and {place} gave {error.strerror}; the last line may be cut: "
                 "make room, or give another --out"
