@@ -69,6 +69,16 @@ def test_a_run_killed_at_a_random_point_ends_as_the_run_that_never_died(tmp_path
         assert run.status == "finished"
 
 
+def test_a_run_that_died_between_its_last_checkpoint_and_its_end_has_its_model(tmp_path):
+    whole = train(load(settings=(*SMALL, "run.steps=2", "checkpoint.every=1", "eval.prompts=0")), tmp_path / "whole")
+    out = Path(shutil.copytree(whole, tmp_path / "run"))
+    lines = (out / "events.jsonl").read_bytes().splitlines(keepends=True)
+    assert json.loads(lines[-1])["event"] == "finish"
+    (out / "events.jsonl").write_bytes(b"".join(lines[:-1]))
+    resume(out)
+    assert_as_if_nothing_had_happened(out, whole)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 150))
 def test_a_run_killed_at_any_of_fifty_random_points_ends_as_the_run_that_never_died(tmp_path, killer, whole, seed):

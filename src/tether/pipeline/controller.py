@@ -107,6 +107,8 @@ class Controller:
             await self.loops.publisher.load(await self.loops.learner.restore(state))
             self.loops.publisher.take_measured()  # checked again, but told when it was published
             self.loops.restore(loops)  # now that the engines hold their weights they take up what they were at
+            if self._step == self.loops.steps:  # it died between its last checkpoint and its end; no step comes again
+                await self.loops.learner.save_model(self.checkpoints.model)
         else:
             self._tell(self._event("start", {}))
             for remark in filter(None, (self.loops.learner.remark, *self.doubts)):
