@@ -62,7 +62,8 @@ def kill_and_resume(out: Path, killer: Killer, whole: tuple[Path, int], seed: in
     return RunView(out)
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.long  # the default tier has one in test_kill
+@pytest.mark.parametrize("seed", [0, 1])
 def test_a_run_killed_at_a_random_point_ends_as_the_run_that_never_died(tmp_path, killer, whole, seed):
     if (run := kill_and_resume(tmp_path / "run", killer, whole, seed)) is not None:
         assert_books_balance(run, groups=GROUPS, size=SIZE)

@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from .quick import journal
 from .stopping import CASES
 from .test_kill import BASE, STREAMING
 
+pytestmark = pytest.mark.long  # the default tier stops runs in test_train and test_resume
 SETTINGS = (*BASE, *STREAMING, "pipeline.window=2")
 NOTICE = "Ctrl-C: the run stops after the step under way and saves it; once more stops it now"
 
@@ -61,13 +61,7 @@ def test_the_books_of_a_stopped_run_are_closed(stopped, case):
         assert (checkpoint.step if checkpoint else 0) <= (run.steps[-1].step if run.steps else 0)
 
 
-def cases() -> list[Any]:
-    """The default tier goes on with those that were stopped at the oddest places."""
-    first = ("one in a block of tokens", "two in a reward", "two in a checkpoint")
-    return [case if case in first else pytest.param(case, marks=pytest.mark.long) for case in CASES]
-
-
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", CASES)
 def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(stopped, whole, case, tmp_path):
     home, _ = stopped
     out = Path(shutil.copytree(home / case, tmp_path / "run"))
