@@ -36,6 +36,11 @@ from tether.weights.memory import MemoryStore
 
 ROWS = (1, 16, 64)
 PROMPT, NEW, GROUP = 40, 32, 8
+Case = tuple[int, int, tuple[int, ...]]
+CASES: tuple[Case, ...] = ((64, 64, (NEW,)), (512, 512, (NEW,)), (256, 64, (NEW,)), (256, 64, (4, 8, 16, 48)))
+"""Requests, rows, and the limits that they have in turn."""
+SHORT = (CASES[0], CASES[-1])
+"""For a model that takes minutes for the others."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +115,12 @@ async def ask_all(engine: TorchEngine, requests: list[GenerationRequest]) -> lis
     return await asyncio.gather(*map(engine.generate, requests))
 
 
-def stream(source: str, dtype: str, rounds: int) -> None:
+def stream(source: str, dtype: str, rounds: int, cases: tuple[Case, ...]) -> None:
     """Requests asked one by one against ``answer``: the same requests, rows and engine."""
     own = replace(load_model(source, dtype=dtype), eos_ids=())
     print(f"\n{Path(source).name}, {dtype}: asked one by one against answered in lots, medians of {rounds}; tokens/s")
     print("requests  rows  limits    one by one   lots   ratio  cpu ratio")
-    for count, rows, limits in ((64, 64, (NEW,)), (512, 512, (NEW,)), (256, 64, (NEW,)), (256, 64, (4, 8, 16, 48))):
+    for count, rows, limits in cases:
         engine = TorchEngine(own, Torch(dtype=dtype, max_rows=rows), store=MemoryStore(dtype), clock=FreeClock())
         prompts = prompts_of(count, GROUP, own.model.config.vocab_size).tolist()
         asked = [
@@ -208,10 +213,10 @@ def main() -> int:
     has_model = (Path(given.model) / "config.json").is_file()
     print_machine()
     floors("tiny-moe", given.dtype, given.rounds)
-    stream("tiny-moe", given.dtype, given.rounds)
+    stream("tiny-moe", given.dtype, given.rounds, CASES)
     if has_model:
         floors(given.model, given.dtype, given.rounds)
-        stream(given.model, given.dtype, given.rounds)
+        stream(given.model, given.dtype, given.rounds, SHORT)
     else:
         print(
             f"\nno model in {given.model!r}: make it with `tether model smollm2 --out smollm2`, or give --model FOLDER"
