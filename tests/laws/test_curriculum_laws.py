@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
-
-import jaxtyping
-import pytest
 
 from tests.pipeline.running import Run, World
 from tether.pipeline.curriculum import CurriculumOptions
@@ -16,18 +12,11 @@ from tether.pipeline.schedule import Schedule
 from tether.pipeline.selection import FLAT
 from tether.records import Metrics, Prompt
 
+from .unchecked import unchecked_types  # noqa: F401 - holds for this module
 from .worlds import check, close, overtaken, random_world
 
 NUM_WORLDS = 40
 NUM_RESUMED = 24
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _unchecked_types() -> Iterator[None]:
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def few_problems(index: int) -> Prompt:

@@ -6,10 +6,9 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
-import jaxtyping
 import pytest
 
 from tests.pipeline.making import Manners
@@ -18,6 +17,7 @@ from tether.pipeline.buffer import GroupBuffer
 from tether.pipeline.schedule import Schedule
 from tether.placement.inline import Costs
 
+from .unchecked import unchecked_types  # noqa: F401 - holds for this module
 from .worlds import check, close, overtaken, random_schedule, random_world
 
 NUM_WORLDS = 400
@@ -25,15 +25,6 @@ NUM_RESUMED = 120
 NUM_FORGOTTEN = 40
 NUM_WRONG = 25
 MANY = 13
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _unchecked_types() -> Iterator[None]:
-    """The runs are many: with every call's types checked they take twenty times as long."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def hold(seeds: range, *, has_trouble: bool) -> None:

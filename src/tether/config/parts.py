@@ -56,7 +56,7 @@ def protocol_of(options: EvalOptions, task: str, criterion: Composition, *, seed
     """How an evaluation asks; ``max_tokens`` is the engine's."""
     return Protocol(
         task=task,
-        criterion=criterion.decides or criterion.parts[0].label,
+        criterion=criterion.decider.label,
         seed=seed,
         samples=options.samples,
         temperature=options.temperature,
@@ -95,7 +95,7 @@ def evaluation_set(source: PromptSource, most: int, protocol: Protocol) -> tuple
 
 def judge_by(reader: Reader, criterion: Composition) -> Judge:
     """The accuracy's criterion, whatever the run is trained on. What it raises is told of the sample."""
-    label = criterion.decides or criterion.parts[0].label
+    label = criterion.decider.label
 
     def judge(request: GenerationRequest, prompt: Prompt, completion: Completion) -> Mark:
         try:

@@ -56,10 +56,10 @@ class Composition:
             raise ConfigError(f"two parts of the reward are called {twice[0]!r}; give one of them another label")
         if self.decides and self.decides not in labels:
             raise ConfigError(f"reward.decides is {self.decides!r}, but the parts are {', '.join(labels)}")
-        if self._decider.when != "always":
+        if self.decider.when != "always":
             raise ConfigError(
-                f"part {self._decider.label!r} decides whether an answer is right, so it is asked always; its when is "
-                f"{self._decider.when!r}: let another part decide, by reward.decides"
+                f"part {self.decider.label!r} decides whether an answer is right, so it is asked always; its when is "
+                f"{self.decider.when!r}: let another part decide, by reward.decides"
             )
 
     @property
@@ -78,7 +78,7 @@ class Composition:
         """The judgement of each of several answers, or the error of the first part that has no grade for it."""
         known: list[dict[str, Grade]] = [{} for _ in asked]
         failed: dict[int, RewardError] = {}
-        decider = self._decider
+        decider = self.decider
         for part in (decider, *(part for part in self.parts if part is not decider)):
             wanted = [n for n in range(len(asked)) if n not in failed and self._wants(part, known[n])]
             for n, told in zip(wanted, _grades(part.reward, [asked[n] for n in wanted]), strict=True):
@@ -89,11 +89,12 @@ class Composition:
         return [failed.get(n) or self._judgement(given) for n, given in enumerate(known)]
 
     @property
-    def _decider(self) -> Part:
+    def decider(self) -> Part:
+        """The part that says whether an answer is right."""
         return next((part for part in self.parts if part.label == self.decides), self.parts[0])
 
     def _is_right(self, known: dict[str, Grade]) -> bool:
-        return known[self._decider.label].value >= RIGHT
+        return known[self.decider.label].value >= RIGHT
 
     def _wants(self, part: Part, known: dict[str, Grade]) -> bool:
         return part.when == "always" or (part.when == "right") == self._is_right(known)
